@@ -1,0 +1,359 @@
+package moe
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var rewriteCache = flag.Bool("rewrite-cache", false, "rewrite testdata/cache from what the cache does")
+
+// TestCacheTraces replays recorded demands. A line of a trace is one of
+//
+//	cache policy=P budget=BYTES layers=EXPERTSxSLOTBYTES,...
+//	LAYER: EXPERT ... | EXPERT:hit|miss ... [evict LAYER/EXPERT ...]
+//	remove LAYER/EXPERT
+//	error LAYER: EXPERT ... | message
+//
+// and what stands behind the bar is what the cache is to do. Fewer experts behind the bar than before it: a wave.
+func TestCacheTraces(t *testing.T) {
+	paths, err := filepath.Glob("testdata/cache/*")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no traces: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var c *Cache
+			var out strings.Builder
+			for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+				got := replayLine(t, &c, line)
+				if got != line && !*rewriteCache {
+					t.Errorf("%s:%d:\ngot  %s\nwant %s", path, i+1, got, line)
+				}
+				fmt.Fprintln(&out, got)
+			}
+			if *rewriteCache {
+				if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func replayLine(t *testing.T, c **Cache, line string) string {
+	ask, _, _ := strings.Cut(line, "|")
+	ask = strings.TrimRight(ask, " ")
+	words := strings.Fields(ask)
+	switch {
+	case len(words) == 0 || words[0] == "#":
+		return line
+	case words[0] == "cache":
+		*c = parseCache(t, words[1:])
+		return line
+	case words[0] == "remove":
+		var layer, e int
+		if _, err := fmt.Sscanf(words[1], "%d/%d", &layer, &e); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		(*c).Remove((*c).ID(layer, e))
+		return line
+	}
+	if words[0] == "error" {
+		words = words[1:]
+	}
+	layer, err := strconv.Atoi(strings.TrimSuffix(words[0], ":"))
+	if err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
+	var ids []int32
+	for _, w := range words[1:] {
+		e, err := strconv.Atoi(w)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		ids = append(ids, int32(e))
+	}
+	n, err := (*c).Demand(layer, ids)
+	if err != nil {
+		return ask + " | " + err.Error()
+	}
+	var did []string
+	for i := range n {
+		did = append(did, fmt.Sprintf("%d:%s", ids[i], map[bool]string{true: "miss", false: "hit"}[(*c).Missed()[i]]))
+	}
+	for i, id := range (*c).Evicted() {
+		if i == 0 {
+			did = append(did, "evict")
+		}
+		l, e := (*c).Locate(id)
+		did = append(did, fmt.Sprintf("%d/%d", l, e))
+	}
+	(*c).Release()
+	return ask + " | " + strings.Join(did, " ")
+}
+
+func parseCache(t *testing.T, words []string) *Cache {
+	var policy string
+	var budget int64
+	var layers []CacheLayer
+	ids := 0
+	for _, w := range words {
+		key, value, _ := strings.Cut(w, "=")
+		switch key {
+		case "policy":
+			policy = value
+		case "budget":
+			budget, _ = strconv.ParseInt(value, 10, 64)
+		case "layers":
+			for _, s := range strings.Split(value, ",") {
+				var l CacheLayer
+				if _, err := fmt.Sscanf(s, "%dx%d", &l.Experts, &l.SlotBytes); err != nil {
+					t.Fatalf("%q: %v", w, err)
+				}
+				ids += l.Experts
+				layers = append(layers, l)
+			}
+		}
+	}
+	p, err := NewPolicy(policy, ids, budget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewCache(p, budget, layers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// plainCache is the cache in the plainest form: slices that are searched.
+type plainCache struct {
+	policy               string
+	budget               int64
+	layers               []CacheLayer
+	probation, protected [][2]int // (layer, expert), the first is evicted first; lru uses probation alone
+}
+
+func (c *plainCache) bytes(list [][2]int) (sum int64) {
+	for _, e := range list {
+		sum += c.layers[e[0]].SlotBytes
+	}
+	return sum
+}
+
+func (c *plainCache) resident(e [2]int) bool {
+	return slices.Contains(c.probation, e) || slices.Contains(c.protected, e)
+}
+
+func (c *plainCache) remove(e [2]int) {
+	is := func(x [2]int) bool { return x == e }
+	c.probation, c.protected = slices.DeleteFunc(c.probation, is), slices.DeleteFunc(c.protected, is)
+}
+
+func (c *plainCache) touch(e [2]int) {
+	c.remove(e)
+	if c.policy == "lru" {
+		c.probation = append(c.probation, e)
+		return
+	}
+	c.protected = append(c.protected, e)
+	for c.bytes(c.protected) > int64(float64(c.budget)*0.8) {
+		c.probation = append(c.probation, c.protected[0])
+		c.protected = c.protected[1:]
+	}
+}
+
+func (c *plainCache) demand(layer int, ids []int32) (missed []bool, evicted [][2]int) {
+	slot := c.layers[layer].SlotBytes
+	n := 0
+	for n < len(ids) && int64(n+1)*slot <= c.budget {
+		n++
+	}
+	within := func(e [2]int, ids []int32) bool { return e[0] == layer && slices.Contains(ids, int32(e[1])) }
+	for _, id := range ids[:n] {
+		e := [2]int{layer, int(id)}
+		missed = append(missed, !c.resident(e))
+		if c.resident(e) {
+			c.touch(e)
+		}
+	}
+	for i, id := range ids[:n] {
+		if !missed[i] {
+			continue
+		}
+		for c.bytes(c.probation)+c.bytes(c.protected)+slot > c.budget {
+			order := slices.Concat(c.probation, c.protected)
+			victim := slices.IndexFunc(order, func(e [2]int) bool { return !within(e, ids[:n]) })
+			evicted = append(evicted, order[victim])
+			c.remove(order[victim])
+		}
+		c.probation = append(c.probation, [2]int{layer, int(id)})
+	}
+	return missed, evicted
+}
+
+func TestCacheAgainstPlain(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		policy := Policies()[seed%2]
+		var layers []CacheLayer
+		ids, largest := 0, int64(0)
+		for range 1 + rng.IntN(5) {
+			l := CacheLayer{Experts: rng.IntN(20), SlotBytes: 10 * (1 + rng.Int64N(6))}
+			layers = append(layers, l)
+			ids += l.Experts
+			largest = max(largest, l.SlotBytes)
+		}
+		budget := largest + 10*rng.Int64N(80)
+		p, err := NewPolicy(policy, ids, budget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := NewCache(p, budget, layers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain := &plainCache{policy: policy, budget: budget, layers: layers}
+		var removed int64
+		for step := range 300 {
+			layer := rng.IntN(len(layers))
+			if layers[layer].Experts == 0 {
+				continue
+			}
+			list := someExperts(rng, layers[layer].Experts, 1+rng.IntN(layers[layer].Experts))
+			for len(list) > 0 {
+				n, err := c.Demand(layer, list)
+				if err != nil {
+					t.Fatal(err)
+				}
+				missed, evicted := plain.demand(layer, list)
+				var got [][2]int
+				for _, id := range c.Evicted() {
+					l, e := c.Locate(id)
+					got = append(got, [2]int{l, e})
+				}
+				if !slices.Equal(c.Missed(), missed) || !slices.Equal(got, evicted) {
+					t.Fatalf("seed %d step %d layer %d demand %v: missed %v evicted %v, want %v %v",
+						seed, step, layer, list, c.Missed(), got, missed, evicted)
+				}
+				c.Release()
+				list = list[n:]
+			}
+			if rng.IntN(4) == 0 { // a read failed
+				e := rng.IntN(layers[layer].Experts)
+				if plain.resident([2]int{layer, e}) {
+					plain.remove([2]int{layer, e})
+					c.Remove(c.ID(layer, e))
+					removed++
+				}
+			}
+			for l := range layers {
+				dst := make([]uint8, layers[l].Experts)
+				c.Residency(l, dst)
+				for e, r := range dst {
+					if (r == 1) != plain.resident([2]int{l, e}) {
+						t.Fatalf("seed %d step %d: residency of %d/%d: %d", seed, step, l, e, r)
+					}
+				}
+			}
+			st := c.Stats()
+			if st.UsedBytes > budget || st.UsedBytes != plain.bytes(plain.probation)+plain.bytes(plain.protected) ||
+				int64(st.Entries) != st.Misses-st.Evictions-removed || st.Entries != len(plain.probation)+len(plain.protected) {
+				t.Fatalf("seed %d step %d: %+v, budget %d, removed %d", seed, step, st, budget, removed)
+			}
+		}
+	}
+}
+
+func TestCacheAbort(t *testing.T) {
+	c := parseCache(t, []string{"policy=slru", "budget=40", "layers=8x10"})
+	for _, ids := range [][]int32{{0, 1, 2}, {0}} {
+		if _, err := c.Demand(0, ids); err != nil {
+			t.Fatal(err)
+		}
+		c.Release()
+	}
+	before := c.Stats()
+	if _, err := c.Demand(0, []int32{1, 4, 5}); err != nil {
+		t.Fatal(err)
+	}
+	c.Abort()
+	after := c.Stats()
+	// 2 went to make room and stays away; 4 and 5 never came.
+	if after.Hits != before.Hits || after.Misses != before.Misses || after.Evictions != 1 || after.Entries != 2 || after.UsedBytes != 20 {
+		t.Errorf("got %+v, before %+v", after, before)
+	}
+	if n, err := c.Demand(0, []int32{1, 4}); n != 2 || err != nil || c.Missed()[0] || !c.Missed()[1] {
+		t.Errorf("demand after abort: %d, %v, %v", n, err, c.Missed())
+	}
+}
+
+func TestCacheBadInput(t *testing.T) {
+	if _, err := NewPolicy("lur", 4, 10); err == nil || err.Error() != `moe: unknown cache policy "lur": want one of lru, slru` {
+		t.Errorf("got %v", err)
+	}
+	for _, budget := range []int64{0, -1} {
+		if _, err := NewCache(newLRU(1), budget, []CacheLayer{{1, 1}}); err == nil {
+			t.Errorf("budget %d taken", budget)
+		}
+	}
+	for _, l := range []CacheLayer{{-1, 1}, {1, 0}, {1, -1}} {
+		if _, err := NewCache(newLRU(1), 10, []CacheLayer{l}); err == nil {
+			t.Errorf("layer %+v taken", l)
+		}
+	}
+	c := parseCache(t, []string{"policy=lru", "budget=40", "layers=8x10"})
+	for _, tc := range []struct {
+		layer int
+		ids   []int32
+	}{{-1, []int32{1}}, {1, []int32{1}}, {0, []int32{-1}}, {0, []int32{8}}, {0, []int32{2, 2}}, {0, []int32{3, 2}}} {
+		if n, err := c.Demand(tc.layer, tc.ids); err == nil || n != 0 {
+			t.Errorf("%+v: got %d, %v", tc, n, err)
+		}
+	}
+	if st := c.Stats(); st != (CacheStats{BudgetBytes: 40}) {
+		t.Errorf("refused demands left %+v", st)
+	}
+}
+
+func BenchmarkCacheDemand(b *testing.B) {
+	for _, policy := range Policies() {
+		for _, percent := range []int64{10, 50, 100} {
+			b.Run(fmt.Sprintf("policy=%s/budget_percent=%d", policy, percent), func(b *testing.B) {
+				const nLayer, nExpert, k = 48, 128, 8
+				layers := make([]CacheLayer, nLayer)
+				for i := range layers {
+					layers[i] = CacheLayer{nExpert, 4096}
+				}
+				budget := percent * nLayer * nExpert * 4096 / 100
+				p, _ := NewPolicy(policy, nLayer*nExpert, budget)
+				c, _ := NewCache(p, budget, layers)
+				rng := rand.New(rand.NewPCG(3, 4))
+				demands := make([][]int32, 4096)
+				for i := range demands {
+					demands[i] = someExperts(rng, nExpert, k)
+				}
+				b.ReportAllocs()
+				i := 0
+				for b.Loop() {
+					if _, err := c.Demand(i%nLayer, demands[i%len(demands)]); err != nil {
+						b.Fatal(err)
+					}
+					c.Release()
+					i++
+				}
+			})
+		}
+	}
+}

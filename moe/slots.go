@@ -1,0 +1,226 @@
+package moe
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// slotAlign is the alignment of every region in a slot, whatever a file's direct I/O asks for: a region starts at the
+// file offset rounded down to it, so that a direct read lands in its place without a bounce buffer. It is a constant, and
+// applies to buffered reads too, so that what fits in a budget does not depend on the file system.
+const slotAlign = 4096
+
+// slotShape is where the projections of one layer's experts lie in a slot:
+//
+//	| gate: skew, rows, tail | up: skew, rows, tail | down: skew, rows, tail |
+//	  ^ offset[0]              ^ offset[1]            ^ offset[2]
+//
+// skew is the file offset modulo slotAlign. A region is as long as the largest padded extent of the layer, and a slot is
+// whole pages, because that is what it takes of memory.
+type slotShape struct {
+	bytes  int64                  // 0: a dense layer
+	offset [projections + 1]int64 // multiples of slotAlign; the last is the end of the last region
+}
+
+func newSlotShape(experts []ExpertExtents, pageSize int64) slotShape {
+	var s slotShape
+	for p := range projections {
+		var most int64
+		for e := range experts {
+			if t := experts[e].at(p); t.Len > 0 {
+				most = max(most, alignUp(t.Off+t.Len, slotAlign)-alignDown(t.Off, slotAlign))
+			}
+		}
+		s.offset[p+1] = s.offset[p] + most
+	}
+	s.bytes = alignUp(s.offset[projections], pageSize)
+	return s
+}
+
+// region returns the place in the slot memory of an extent as projection p: from the file offset rounded down to align
+// (a divisor of slotAlign) to the end of the extent rounded up to slotAlign. The extent starts skip bytes into it.
+func (s *slotShape) region(mem []byte, p int, t *Extent, align int64) (dst []byte, skip int64) {
+	from := alignDown(t.Off, slotAlign)
+	start := alignDown(t.Off, align)
+	end := alignUp(t.Off+t.Len, slotAlign)
+	o := s.offset[p]
+	return mem[o+start-from : o+end-from], t.Off - start
+}
+
+// WorkingSet returns the bytes of slots, padding included, that the experts of one token take over all layers when each
+// layer uses nUsed of them. The layout is valid (Layout.Validate). Slots are whole pages of this machine.
+func WorkingSet(l *Layout, nUsed int) int64 { return workingSet(l, nUsed, int64(os.Getpagesize())) }
+
+func workingSet(l *Layout, nUsed int, pageSize int64) int64 {
+	var sum int64
+	for _, experts := range l.Experts {
+		n := int64(min(nUsed, len(experts)))
+		if n <= 0 {
+			continue
+		}
+		slot := newSlotShape(experts, pageSize).bytes
+		if slot > (math.MaxInt64-sum)/n {
+			return math.MaxInt64
+		}
+		sum += n * slot
+	}
+	return sum
+}
+
+// slot is the memory of one resident expert, and the reads that fill it.
+type slot struct {
+	mem    []byte // anonymous mapping outside the Go heap
+	class  int    // index into slotMemory.sizes
+	expert Expert // views into mem
+	reads  [projections]read
+	group  readGroup
+	ready  bool  // the reads were waited for; only the session's goroutine looks
+	err    error // first failed read's; valid when ready
+}
+
+// readGroup is a set of reads that somebody waits for. The last one to finish puts a token into done.
+type readGroup struct {
+	pending atomic.Int32
+	done    chan struct{} // capacity 1
+}
+
+func (g *readGroup) finish() {
+	if g.pending.Add(-1) == 0 {
+		g.done <- struct{}{}
+	}
+}
+
+// wait blocks until the slot's reads have finished and returns how long it blocked.
+func (s *slot) wait() (blocked time.Duration) {
+	if s.ready {
+		return 0
+	}
+	select {
+	case <-s.group.done:
+	default:
+		start := time.Now()
+		<-s.group.done
+		blocked = time.Since(start)
+	}
+	s.ready = true
+	for p := range s.reads {
+		if r := &s.reads[p]; r.err != nil {
+			s.err = fmt.Errorf("%s: %w", projectionNames[p], r.err)
+			break
+		}
+	}
+	return blocked
+}
+
+// slotMemory maps and keeps slots. The bytes mapped never exceed the budget. A free slot is kept for the next expert of
+// its size; where another size is wanted it is resized in place of a new mapping, which keeps the pages that it has.
+type slotMemory struct {
+	sys    system
+	budget int64
+	mapped int64
+	sizes  []int64   // by class, multiples of the page size
+	free   [][]*slot // by class
+	spare  []*slot   // without memory
+}
+
+// get returns a slot of the class with arbitrary contents. The caller has made sure that the slots in use and this one
+// fit in the budget.
+func (m *slotMemory) get(class int) (*slot, error) {
+	if s := pop(&m.free[class]); s != nil {
+		return s, nil
+	}
+	size := m.sizes[class]
+	for other := range m.free {
+		for {
+			s := pop(&m.free[other])
+			if s == nil {
+				break
+			}
+			if m.mapped-m.sizes[other]+size <= m.budget {
+				if err := m.resize(s, class); err != nil {
+					return nil, err
+				}
+				return s, nil
+			}
+			if err := m.unmap(s); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if m.mapped+size > m.budget {
+		panic("moe: slot memory: slots in use exceed the budget") // Cache bounds them
+	}
+	mem, err := m.sys.mmap(int(size))
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes for an expert's slot (%d of %d bytes mapped): %w", size, m.mapped, m.budget, err)
+	}
+	s := pop(&m.spare)
+	if s == nil {
+		s = new(slot)
+		s.group.done = make(chan struct{}, 1)
+	}
+	s.mem, s.class = mem, class
+	m.mapped += size
+	return s, nil
+}
+
+// resize gives a slot that is in no list another class. If that fails the slot is put back as it was.
+func (m *slotMemory) resize(s *slot, class int) error {
+	old, size := m.sizes[s.class], m.sizes[class]
+	mem, err := m.sys.remap(s.mem, int(size))
+	if err != nil {
+		m.put(s)
+		return fmt.Errorf("resize an expert's slot from %d to %d bytes: %w", old, size, err)
+	}
+	s.mem, s.class = mem, class
+	m.mapped += size - old
+	return nil
+}
+
+// put takes back a slot that nobody reads into or from.
+func (m *slotMemory) put(s *slot) {
+	s.expert, s.ready, s.err = Expert{}, false, nil
+	m.free[s.class] = append(m.free[s.class], s)
+}
+
+func (m *slotMemory) unmap(s *slot) error {
+	mem := s.mem
+	s.mem, s.expert = nil, Expert{}
+	m.mapped -= int64(len(mem))
+	m.spare = append(m.spare, s)
+	if err := m.sys.munmap(mem); err != nil {
+		return fmt.Errorf("unmap an expert's slot of %d bytes: %w", len(mem), err)
+	}
+	return nil
+}
+
+// close unmaps the free slots; the caller has put all of them back.
+func (m *slotMemory) close() (err error) {
+	for class := range m.free {
+		for s := pop(&m.free[class]); s != nil; s = pop(&m.free[class]) {
+			if e := m.unmap(s); err == nil {
+				err = e
+			}
+		}
+	}
+	m.spare = nil
+	return err
+}
+
+// pop takes the last one off a list of slots, nil when there is none.
+func pop(list *[]*slot) *slot {
+	n := len(*list)
+	if n == 0 {
+		return nil
+	}
+	s := (*list)[n-1]
+	*list = (*list)[:n-1]
+	return s
+}
+
+// alignDown and alignUp round to a multiple of a, a power of two.
+func alignDown(n, a int64) int64 { return n &^ (a - 1) }
+func alignUp(n, a int64) int64   { return (n + a - 1) &^ (a - 1) }

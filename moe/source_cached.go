@@ -1,0 +1,276 @@
+package moe
+
+import (
+	"fmt"
+	"os"
+	"time"
+)
+
+// CacheConfig configures NewCached.
+type CacheConfig struct {
+	BudgetBytes int64  // memory for experts, padding included
+	Policy      string // one of Policies()
+	Lanes       int    // reads in flight at once, 1..MaxLanes
+	Direct      bool   // read past the page cache where possible; Notes tell where it is not
+	MinBytes    int64  // one token's working set (WorkingSet): a smaller budget is refused
+	Force       bool   // take a budget below MinBytes, as long as every single expert fits
+}
+
+// MaxLanes bounds CacheConfig.Lanes: each is an OS thread, and no device gains from more.
+const MaxLanes = 256
+
+// cachedSource keeps experts in slots under a budget and reads what is missing. Cache decides; this carries it out.
+type cachedSource struct {
+	layout *Layout
+	cache  *Cache
+	shapes []slotShape // by layer
+	class  []int       // by layer: index into memory.sizes
+	memory slotMemory
+	slots  []*slot // by id; nil: not resident
+	ins    inputs
+	direct bool
+	lanes  *lanes
+
+	notes   []string
+	layer   int // of the last Demand
+	waited  time.Duration
+	failed  int64
+	suspect bool // a read of a held expert has failed
+	closed  bool
+}
+
+// NewCached returns a source that keeps at most c.BudgetBytes of experts in memory outside the Go heap and reads the
+// others when they are demanded. It refuses a budget below c.MinBytes unless forced, and always one that does not hold
+// the largest single expert; the error says how much is needed. Files are opened anew by their paths; a file without a
+// path is copied from its mapping or reader.
+func NewCached(l *Layout, c CacheConfig) (Source, error) { return newCached(linux{}, l, c) }
+
+func newCached(sys system, l *Layout, c CacheConfig) (*cachedSource, error) {
+	if c.Lanes < 1 || c.Lanes > MaxLanes {
+		return nil, fmt.Errorf("moe: cache: %d lanes: want 1..%d", c.Lanes, MaxLanes)
+	}
+	if c.BudgetBytes <= 0 {
+		return nil, fmt.Errorf("moe: cache budget %d bytes: want more than 0", c.BudgetBytes)
+	}
+	if c.MinBytes < 0 || c.MinBytes == 0 && !c.Force {
+		return nil, fmt.Errorf("moe: cache: working set of %d bytes: want more than 0", c.MinBytes)
+	}
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	s := &cachedSource{layout: l}
+	if err := s.plan(c, int64(os.Getpagesize())); err != nil {
+		return nil, err
+	}
+	s.memory.sys = sys
+	var err error
+	if s.ins, s.notes, err = openInputs(sys, l, c.Direct); err != nil {
+		return nil, err
+	}
+	s.direct = s.ins.direct()
+	most := 0
+	for _, experts := range l.Experts {
+		most = max(most, len(experts))
+	}
+	s.lanes = startLanes(c.Lanes, most*projections)
+	return s, nil
+}
+
+// plan computes the slots of each layer and builds the bookkeeping.
+func (s *cachedSource) plan(c CacheConfig, pageSize int64) error {
+	l := s.layout
+	s.shapes, s.class = make([]slotShape, len(l.Experts)), make([]int, len(l.Experts))
+	s.memory.budget = c.BudgetBytes
+	layers := make([]CacheLayer, len(l.Experts))
+	classes := make(map[int64]int)
+	ids, largest := 0, 0
+	for i, experts := range l.Experts {
+		if len(experts) == 0 {
+			continue
+		}
+		s.shapes[i] = newSlotShape(experts, pageSize)
+		size := s.shapes[i].bytes
+		class, ok := classes[size]
+		if !ok {
+			class = len(s.memory.sizes)
+			classes[size] = class
+			s.memory.sizes = append(s.memory.sizes, size)
+		}
+		s.class[i] = class
+		layers[i] = CacheLayer{Experts: len(experts), SlotBytes: size}
+		ids += len(experts)
+		if size > s.shapes[largest].bytes {
+			largest = i
+		}
+	}
+	s.memory.free = make([][]*slot, len(s.memory.sizes))
+	if need := s.shapes[largest].bytes; c.BudgetBytes < need {
+		return fmt.Errorf("moe: cache budget of %d bytes holds no expert of layer %d: needs at least %d MiB for one, %d MiB for one token",
+			c.BudgetBytes, largest, mebibytes(need), mebibytes(max(need, c.MinBytes)))
+	}
+	if c.BudgetBytes < c.MinBytes && !c.Force {
+		return fmt.Errorf("moe: cache budget of %d bytes is below one token's working set: needs %d MiB (%d bytes)",
+			c.BudgetBytes, mebibytes(c.MinBytes), c.MinBytes)
+	}
+	policy, err := NewPolicy(c.Policy, ids, c.BudgetBytes)
+	if err != nil {
+		return err
+	}
+	s.slots = make([]*slot, ids)
+	s.cache, err = NewCache(policy, c.BudgetBytes, layers)
+	return err
+}
+
+func (s *cachedSource) Residency(layer int, dst []uint8) { s.cache.Residency(layer, dst) }
+
+func (s *cachedSource) Demand(layer int, experts []int32) (int, error) {
+	if s.closed {
+		return 0, fmt.Errorf("moe: demand of layer %d: %w", layer, errClosed)
+	}
+	n, err := s.cache.Demand(layer, experts)
+	if err != nil {
+		return 0, err
+	}
+	s.layer = layer
+	// The choice of what to evict must not depend on which reads have finished, and a slot with a read in flight must not
+	// be reused: so wait. Only a caller that releases without having asked for the expert meets this.
+	for _, id := range s.cache.Evicted() {
+		s.free(id)
+	}
+	held, missed := s.cache.Held(), s.cache.Missed()
+	// All memory first, then the reads: if memory is short nothing is in flight yet.
+	for i, id := range held {
+		if !missed[i] {
+			continue
+		}
+		if s.slots[id], err = s.memory.get(s.class[layer]); err != nil {
+			for j, id := range held[:i] {
+				if missed[j] {
+					s.memory.put(s.slots[id])
+					s.slots[id] = nil
+				}
+			}
+			s.cache.Abort()
+			return 0, fmt.Errorf("moe: layer %d expert %d: %w", layer, experts[i], err)
+		}
+	}
+	for i, id := range held {
+		if missed[i] {
+			s.start(s.slots[id], layer, int(experts[i]))
+		}
+	}
+	return n, nil
+}
+
+// start issues the reads of one expert into its slot, all together.
+func (s *cachedSource) start(sl *slot, layer, expert int) {
+	x := &s.layout.Experts[layer][expert]
+	var pending int32
+	for p := range projections {
+		if x.at(p).Len > 0 {
+			pending++
+		}
+	}
+	// Counted before the first is submitted: a read that finishes at once must not end the group.
+	sl.group.pending.Store(pending)
+	for p := range projections {
+		r, t := &sl.reads[p], x.at(p)
+		r.err = nil
+		if t.Len == 0 {
+			continue
+		}
+		in := s.ins[t.File]
+		dst, skip := s.shapes[layer].region(sl.mem, p, t, in.align)
+		sl.expert.set(p, dst[skip:skip+t.Len:skip+t.Len])
+		r.in, r.dst, r.off, r.want, r.group = in, dst, t.Off-skip, int(skip+t.Len), &sl.group
+		s.lanes.submit(r)
+	}
+}
+
+// free waits for a slot that is no longer resident and gives its memory back.
+func (s *cachedSource) free(id int32) {
+	sl := s.slots[id]
+	s.slots[id] = nil
+	s.waited += sl.wait()
+	s.memory.put(sl)
+}
+
+func (s *cachedSource) Expert(i int) (Expert, error) {
+	id := s.cache.Held()[i]
+	sl := s.slots[id]
+	s.waited += sl.wait()
+	if sl.err != nil {
+		s.suspect = true
+		_, e := s.cache.Locate(id)
+		return Expert{}, fmt.Errorf("moe: layer %d expert %d: %w", s.layer, e, sl.err)
+	}
+	return sl.expert, nil
+}
+
+func (s *cachedSource) ReadBytes(i int) int64 {
+	id := s.cache.Held()[i]
+	if !s.cache.Missed()[i] {
+		return 0
+	}
+	return s.layout.Experts[s.layer][id-s.cache.ID(s.layer, 0)].bytes()
+}
+
+func (s *cachedSource) Release() {
+	if !s.suspect {
+		s.cache.Release()
+		return
+	}
+	// A read has failed: the caller may have given up before it met the other failures of this call.
+	var bad []int32
+	for _, id := range s.cache.Held() {
+		sl := s.slots[id]
+		s.waited += sl.wait()
+		if sl.err != nil {
+			bad = append(bad, id)
+		}
+	}
+	s.cache.Release()
+	for _, id := range bad {
+		s.cache.Remove(id)
+		s.free(id)
+	}
+	s.failed += int64(len(bad))
+	s.suspect = false
+}
+
+func (s *cachedSource) Stats() Stats {
+	c := s.cache.Stats()
+	st := Stats{
+		Demanded: c.Hits + c.Misses, Hits: c.Hits, Misses: c.Misses,
+		Entries: c.Entries, Evictions: c.Evictions, Failed: s.failed,
+		WaitSeconds: s.waited.Seconds(), ResidentBytes: s.memory.mapped, BudgetBytes: c.BudgetBytes, Direct: s.direct,
+	}
+	s.lanes.fill(&st)
+	return st
+}
+
+func (s *cachedSource) Notes() []string {
+	return append(append([]string(nil), s.notes...), s.ins.notes()...)
+}
+
+func (s *cachedSource) Close() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	s.cache.Release()
+	s.lanes.close()
+	for id, sl := range s.slots {
+		if sl != nil {
+			s.free(int32(id))
+		}
+	}
+	err := s.memory.close()
+	if err != nil {
+		err = fmt.Errorf("moe: %w", err)
+	}
+	if e := s.ins.close(); err == nil {
+		err = e
+	}
+	return err
+}

@@ -1,0 +1,105 @@
+package moe
+
+import (
+	"io"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// system is what the storage half asks of the operating system. Tests put faults in its way.
+type system interface {
+	open(path string, flags int) (fd int, err error)
+	close(fd int) error
+	stat(fd int) (fileStat, error)
+	pread(fd int, p []byte, off int64) (int, error)
+	// dioAlign returns the alignment of memory and of offsets that direct I/O on the file needs, 0 for not supported;
+	// known is false where the kernel does not say.
+	dioAlign(fd int) (mem, off uint32, known bool)
+	// mmap returns n bytes of anonymous memory, page-aligned; remap resizes such memory and may move it, its contents are
+	// not needed; on an error it is as before.
+	mmap(n int) ([]byte, error)
+	remap(mem []byte, n int) ([]byte, error)
+	munmap(mem []byte) error
+}
+
+type fileStat struct {
+	size     int64
+	dev, ino uint64
+}
+
+func (a fileStat) same(b fileStat) bool { return a.dev == b.dev && a.ino == b.ino }
+
+// fileIdentity returns device and inode of a reader that is an open file.
+func fileIdentity(r io.ReaderAt) (fileStat, bool) {
+	f, ok := r.(interface{ Stat() (os.FileInfo, error) })
+	if !ok {
+		return fileStat{}, false
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		return fileStat{}, false
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fileStat{}, false
+	}
+	return fileStat{size: fi.Size(), dev: st.Dev, ino: st.Ino}, true
+}
+
+// linux is the operating system itself.
+type linux struct{}
+
+func (linux) open(path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Open(path, flags, 0)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+func (linux) close(fd int) error { return unix.Close(fd) }
+
+func (linux) stat(fd int) (fileStat, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fileStat{}, err
+	}
+	return fileStat{size: st.Size, dev: st.Dev, ino: st.Ino}, nil
+}
+
+func (linux) pread(fd int, p []byte, off int64) (int, error) { return unix.Pread(fd, p, off) }
+
+func (linux) dioAlign(fd int) (mem, off uint32, known bool) {
+	var st unix.Statx_t
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
+	if err != nil || st.Mask&unix.STATX_DIOALIGN == 0 {
+		return 0, 0, false
+	}
+	return st.Dio_mem_align, st.Dio_offset_align, true
+}
+
+// The pointer forms are used because unix.Mmap keeps a table of mappings, which allocates.
+
+func (linux) mmap(n int) ([]byte, error) {
+	p, err := unix.MmapPtr(-1, 0, nil, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(p), n), nil
+}
+
+func (linux) remap(mem []byte, n int) ([]byte, error) {
+	p, err := unix.MremapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)), nil, uintptr(n), unix.MREMAP_MAYMOVE)
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(p), n), nil
+}
+
+func (linux) munmap(mem []byte) error {
+	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
+}
