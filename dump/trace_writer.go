@@ -1,0 +1,249 @@
+package dump
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Residency of an expert at the moment of the decision, as in the trace's column.
+const (
+	Miss        = 0
+	Hit         = 1
+	HitPrefetch = 2
+)
+
+// Phases of a trace.
+const (
+	Prefill = 0
+	Decode  = 1
+)
+
+// longer than any row: nine integers of at most 19 digits, a weight of at most 13 characters, separators
+const maxTraceRow = 256
+
+// TraceWriter writes a route trace. The nil *TraceWriter is the disarmed trace: all its methods do nothing. Safe for
+// concurrent use; the rows of one call stay together.
+type TraceWriter struct {
+	sink    sink
+	notes   []string
+	nLayer  int
+	nExpert int
+	first   []uint64 // by expert: number of the call whose first row of that expert was written last
+	call    uint64
+}
+
+// CreateTrace creates the route trace at path, replacing the contents of an existing file, and writes the preamble and
+// the header at once. One file holds one run: its turns follow each other in the turn column. A second writer on the
+// same file is refused as long as the first one lives, and then nothing is replaced.
+func CreateTrace(path string, meta TraceMeta) (*TraceWriter, error) {
+	head, err := appendPreamble(nil, &meta)
+	if err != nil {
+		return nil, fmt.Errorf("dump: %s: preamble: %w", path, err)
+	}
+	o, err := openRecording(path)
+	if err != nil {
+		return nil, err
+	}
+	if o.size > 0 {
+		if err := o.f.Truncate(0); err != nil {
+			o.f.Close()
+			return nil, fmt.Errorf("dump: %s: cannot replace: %w", path, pathCause(err))
+		}
+	}
+	w := newTraceWriter(path, o.f, &meta)
+	w.notes = o.notes
+	if n, err := o.f.Write(head); err != nil {
+		_ = o.f.Truncate(0) // as far as the file allows: an empty file is plainer than half a preamble
+		o.f.Close()
+		return nil, fmt.Errorf("dump: %s: write failed at byte %d, in the preamble: %w", path, n, pathCause(err))
+	}
+	w.sink.size = int64(len(head))
+	return w, nil
+}
+
+func newTraceWriter(path string, f file, meta *TraceMeta) *TraceWriter {
+	w := &TraceWriter{nLayer: meta.NLayer, nExpert: meta.NExpert, first: make([]uint64, meta.NExpert)}
+	w.sink.start(path, f, 0, wholeLines)
+	return w
+}
+
+// wholeLines returns the longest prefix of b that ends with a line, and how many lines it has.
+func wholeLines(b []byte) (n int, lines uint64) {
+	n = bytes.LastIndexByte(b, '\n') + 1
+	return n, uint64(bytes.Count(b[:n], []byte{'\n'}))
+}
+
+// TraceCall is one MoE layer call over T tokens of K slots each. The writer keeps none of the slices.
+type TraceCall struct {
+	Turn, Phase int // turn of the session from 0; Prefill or Decode
+	Pos0        int // absolute position of the first token
+	Layer, T, K int
+	Expert      []int32   // T x K, token-major, slots in the router's order
+	Weight      []float32 // T x K as routed, before any drop; NaN and nil: unknown
+	Resident    []uint8   // by expert: Miss, Hit or HitPrefetch before the call; nil: all Hit
+	ReadBytes   []int64   // by expert: bytes read for this call, 0 for none; nil: none at all
+	Dropped     []bool    // T x K; nil: none
+}
+
+// Call appends one row per routed expert, token-major: step is Pos0 plus the token's index, and the bytes of an expert
+// stand on the call's first row with that expert, whichever token it is. What the format or the preamble cannot hold
+// (negative numbers, ids not below n_layer and n_expert where those are stated, lengths that do not fit T x K, a
+// residency above 2) is an error, and then nothing of the call is recorded. After a write error every call returns that
+// error. A nil receiver returns nil at once. c is not kept; no allocation, except when experts appear whose ids are
+// above the preamble's n_expert.
+func (w *TraceWriter) Call(c *TraceCall) error {
+	if w == nil {
+		return nil
+	}
+	return w.record(c)
+}
+
+func (w *TraceWriter) record(c *TraceCall) error {
+	s := &w.sink
+	if err := w.check(c); err != nil {
+		return fmt.Errorf("dump: %s: %w", s.path, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.ready(); err != nil {
+		return err
+	}
+	if n := len(c.ReadBytes); n > len(w.first) {
+		w.first = append(w.first, make([]uint64, n-len(w.first))...)
+	}
+	w.call++
+	now := time.Now()
+	for i, e := range c.Expert {
+		if err := s.room(maxTraceRow, now); err != nil {
+			return err
+		}
+		weight, residency, bytes, dropped := float32(math.NaN()), uint8(Hit), int64(0), byte('0')
+		if c.Weight != nil {
+			weight = c.Weight[i]
+		}
+		if c.Resident != nil {
+			residency = c.Resident[e]
+		}
+		if c.ReadBytes != nil && w.first[e] != w.call {
+			w.first[e] = w.call
+			bytes = c.ReadBytes[e]
+		}
+		if c.Dropped != nil && c.Dropped[i] {
+			dropped = '1'
+		}
+		b := s.buf
+		b = append(strconv.AppendInt(b, int64(c.Turn), 10), ',')
+		b = append(strconv.AppendInt(b, int64(c.Phase), 10), ',')
+		b = append(strconv.AppendInt(b, int64(c.Pos0+i/c.K), 10), ',')
+		b = append(strconv.AppendInt(b, int64(c.Layer), 10), ',')
+		b = append(strconv.AppendInt(b, int64(i%c.K), 10), ',')
+		b = append(strconv.AppendInt(b, int64(e), 10), ',')
+		b = append(appendWeight(b, weight), ',')
+		b = append(strconv.AppendInt(b, int64(residency), 10), ',')
+		b = append(strconv.AppendInt(b, bytes, 10), ',')
+		s.buf = append(b, dropped, '\n')
+		s.records.Add(1)
+	}
+	return s.done(now)
+}
+
+// appendWeight formats as C's printf("%.6g"), with which the format's first writer defines the column. Go's 'g' is
+// the same down to the exponent's two digits; only the names of the special values differ.
+func appendWeight(b []byte, w float32) []byte {
+	switch {
+	case w != w:
+		return append(b, "nan"...)
+	case w > math.MaxFloat32:
+		return append(b, "inf"...)
+	}
+	return strconv.AppendFloat(b, float64(w), 'g', 6, 64)
+}
+
+func (w *TraceWriter) check(c *TraceCall) error {
+	n := len(c.Expert)
+	switch {
+	case c.Turn < 0 || c.Turn > maxTraceInt:
+		return fmt.Errorf("trace: turn %d outside 0..%d", c.Turn, maxTraceInt)
+	case c.Phase != Prefill && c.Phase != Decode:
+		return fmt.Errorf("trace: phase %d, want %d (prefill) or %d (decode)", c.Phase, Prefill, Decode)
+	case c.Layer < 0 || c.Layer >= limitOr(w.nLayer):
+		return fmt.Errorf("trace: layer %d, want 0..%d", c.Layer, limitOr(w.nLayer)-1)
+	case c.T == 0 && n == 0:
+	case c.K < 1 || c.K > maxTraceID || c.T < 0 || c.T > n || n != c.T*c.K:
+		return fmt.Errorf("trace: layer %d: ragged selection: %d experts for %d tokens of %d", c.Layer, n, c.T, c.K)
+	}
+	switch {
+	case c.Pos0 < 0 || c.Pos0 > maxTraceInt-c.T:
+		return fmt.Errorf("trace: layer %d: positions from %d outside 0..%d", c.Layer, c.Pos0, maxTraceInt)
+	case c.Weight != nil && len(c.Weight) != n:
+		return fmt.Errorf("trace: layer %d: %d weights for %d experts", c.Layer, len(c.Weight), n)
+	case c.Dropped != nil && len(c.Dropped) != n:
+		return fmt.Errorf("trace: layer %d: %d drop flags for %d experts", c.Layer, len(c.Dropped), n)
+	}
+	limit := limitOr(w.nExpert)
+	if c.Resident != nil {
+		limit = min(limit, len(c.Resident))
+	}
+	if c.ReadBytes != nil {
+		limit = min(limit, len(c.ReadBytes))
+	}
+	for i, e := range c.Expert {
+		if e < 0 || int(e) >= limit {
+			return fmt.Errorf("trace: layer %d, position %d, slot %d: expert %d, want 0..%d", c.Layer, c.Pos0+i/c.K, i%c.K, e, limit-1)
+		}
+		if c.Resident != nil && c.Resident[e] > HitPrefetch {
+			return fmt.Errorf("trace: layer %d: expert %d: residency %d, want 0..%d", c.Layer, e, c.Resident[e], HitPrefetch)
+		}
+		if c.ReadBytes != nil && c.ReadBytes[e] < 0 {
+			return fmt.Errorf("trace: layer %d: expert %d: %d bytes read", c.Layer, e, c.ReadBytes[e])
+		}
+		if c.Weight != nil && c.Weight[i] < 0 {
+			return fmt.Errorf("trace: layer %d, position %d, slot %d: negative weight %g", c.Layer, c.Pos0+i/c.K, i%c.K, c.Weight[i])
+		}
+	}
+	return nil
+}
+
+// limitOr is the count that a preamble states, or the format's own bound where it states none.
+func limitOr(stated int) int {
+	if stated > 0 {
+		return stated
+	}
+	return maxTraceID
+}
+
+// Rows is how many rows this writer has taken. After a write error it is the number that are whole in the file. Safe
+// to call while another goroutine records.
+func (w *TraceWriter) Rows() uint64 {
+	if w == nil {
+		return 0
+	}
+	return w.sink.records.Load()
+}
+
+// Notes tells what CreateTrace could not do and did without, one sentence each.
+func (w *TraceWriter) Notes() []string {
+	if w == nil {
+		return nil
+	}
+	return w.notes
+}
+
+// Flush writes what is buffered to the file now, for a caller that reads it back.
+func (w *TraceWriter) Flush() error {
+	if w == nil {
+		return nil
+	}
+	return w.sink.flushNow()
+}
+
+// Close flushes, closes the file and gives up the lock. It returns the first write error, also when called again.
+func (w *TraceWriter) Close() error {
+	if w == nil {
+		return nil
+	}
+	return w.sink.close()
+}
