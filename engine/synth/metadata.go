@@ -1,0 +1,86 @@
+package synth
+
+import (
+	"fmt"
+	"io"
+
+	"sluice/engine/gguf"
+)
+
+// writer returns the file's metadata and tensors, ready to be written once.
+func (m *model) writer() *gguf.Writer {
+	w := gguf.NewWriter(3)
+	m.addGeneral(w)
+	m.addArch(w)
+	addVocab(w, m.g.Vocab)
+	deal := newDealer(m.seed, m.tensors)
+	for i := range m.tensors {
+		t := &m.tensors[i]
+		dims := make([]uint64, len(t.dims))
+		for j, d := range t.dims {
+			dims[j] = uint64(d)
+		}
+		w.AddTensor(t.name, t.typ, dims, func(out io.Writer) error { return deal.write(out, t) })
+	}
+	return w
+}
+
+func (m *model) addGeneral(w *gguf.Writer) {
+	w.Add("general.architecture", m.arch)
+	w.Add("general.name", fmt.Sprintf("synthetic %s %s seed %d", m.preset, m.mix.name, m.seed))
+	w.Add("general.quantization_version", uint32(2))
+	w.Add("general.file_type", m.mix.fileType)
+	w.Add("general.alignment", uint32(32))
+}
+
+// addArch writes the keys that llama.cpp reads for the architecture, with the constants of the published models.
+func (m *model) addArch(w *gguf.Writer) {
+	g := m.g
+	size := func(key string, v int) { w.Add(m.arch+"."+key, uint32(v)) }
+	eps, base := float32(1e-6), float32(1e6)
+	switch m.arch {
+	case "olmoe":
+		eps, base = 1e-5, 1e4
+	case "llama":
+		eps = 1e-5
+	}
+	size("block_count", g.Layers)
+	size("context_length", g.Context)
+	size("embedding_length", g.Embd)
+	size("attention.head_count", g.Heads)
+	size("attention.head_count_kv", g.KVHeads)
+	size("attention.key_length", g.HeadDim)
+	size("attention.value_length", g.HeadDim)
+	w.Add(m.arch+".attention.layer_norm_rms_epsilon", eps)
+	w.Add(m.arch+".rope.freq_base", base)
+	size("expert_count", g.Experts)
+	size("expert_used_count", g.Used)
+	switch m.arch {
+	case "olmoe", "llama": // their feed_forward_length is the experts'
+		size("feed_forward_length", g.FF)
+	default:
+		size("feed_forward_length", g.DenseFF)
+		size("expert_feed_forward_length", g.FF)
+	}
+	switch m.arch {
+	case "qwen2moe":
+		size("expert_shared_feed_forward_length", g.SharedFF)
+	case "llama":
+		size("rope.dimension_count", g.HeadDim)
+		size("vocab_size", g.Vocab)
+	}
+}
+
+func addVocab(w *gguf.Writer, size int) {
+	v := newVocab(size)
+	end := uint32(size - 1)
+	w.Add("tokenizer.ggml.model", "gpt2")
+	w.Add("tokenizer.ggml.pre", "qwen2")
+	w.Add("tokenizer.ggml.tokens", v.tokens)
+	w.Add("tokenizer.ggml.token_type", v.kinds)
+	w.Add("tokenizer.ggml.merges", v.merges)
+	w.Add("tokenizer.ggml.bos_token_id", end)
+	w.Add("tokenizer.ggml.eos_token_id", end)
+	w.Add("tokenizer.ggml.padding_token_id", end)
+	w.Add("tokenizer.ggml.add_bos_token", false)
+}

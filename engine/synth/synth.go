@@ -1,0 +1,167 @@
+package synth
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Config says what to write. The zero value with a Type is the preset "tiny".
+type Config struct {
+	Preset    string   // one of Presets; "" is "tiny"
+	Arch      string   // one of Archs; "" is the preset's
+	Geometry  Geometry // fields that are not zero replace the preset's
+	Type      string   // one of Types, case aside
+	Seed      uint64
+	PerExpert bool // one tensor per expert and projection, as old Mixtral files have; llama only
+}
+
+// Info describes a model: what was written, or would be.
+type Info struct {
+	Arch     string   `json:"arch"`
+	Preset   string   `json:"preset"`
+	Type     string   `json:"type"`
+	Seed     uint64   `json:"seed"`
+	Geometry Geometry `json:"geometry"`
+	Tensors  int      `json:"tensors"`
+	Params   int64    `json:"params"`
+	// WeightBytes is the sum over all tensors; ActiveBytes what one decoded token reads of it: everything but the
+	// experts that were not chosen and the embedding rows of other tokens.
+	WeightBytes       int64 `json:"weight_bytes"`
+	ActiveBytes       int64 `json:"active_bytes_per_token"`
+	ActiveExpertBytes int64 `json:"active_expert_bytes_per_token"`
+	ExpertBytes       int64 `json:"expert_bytes"` // one expert of the first layer: gate, up and down
+}
+
+// model is a resolved Config.
+type model struct {
+	arch, preset string
+	g            Geometry
+	mix          mix
+	seed         uint64
+	tensors      []tensor
+}
+
+// resolve fills in what c leaves open and checks the whole.
+func (c Config) resolve() (*model, error) {
+	name := c.Preset
+	if name == "" {
+		name = presets[0].name
+	}
+	p, err := findPreset(name)
+	if err != nil {
+		return nil, err
+	}
+	m := &model{arch: c.Arch, preset: name, seed: c.Seed}
+	if m.arch == "" {
+		m.arch = p.arch
+	}
+	if !slices.Contains(Archs(), m.arch) {
+		return nil, fmt.Errorf("synth: architecture %q: want one of %s", m.arch, strings.Join(Archs(), ", "))
+	}
+	if m.mix, err = findMix(c.Type); err != nil {
+		return nil, err
+	}
+	if c.PerExpert && m.arch != "llama" {
+		return nil, fmt.Errorf("synth: %s files never had one tensor per expert, only llama", m.arch)
+	}
+	m.g = fitPreset(m.arch, c.Geometry, p.g)
+	if err := m.g.validate(m.arch); err != nil {
+		return nil, err
+	}
+	m.tensors = plan(m.arch, m.g, m.mix, c.PerExpert)
+	params := 0.0
+	for i := range m.tensors {
+		n := 1.0
+		for _, d := range m.tensors[i].dims {
+			n *= float64(d)
+		}
+		params += n
+	}
+	if params > maxParams {
+		return nil, fmt.Errorf("synth: %.3g parameters, at most %.3g", params, maxParams)
+	}
+	return m, checkRows(m.tensors)
+}
+
+// fitPreset lays g over the preset's sizes, after bending those that the architecture has no choice about: olmoe shares
+// no kv heads, and a shared expert exists in qwen2moe only, where it is four experts wide unless said otherwise.
+func fitPreset(arch string, g, base Geometry) Geometry {
+	switch arch {
+	case "olmoe":
+		base.KVHeads = base.Heads
+		if g.Heads != 0 {
+			base.KVHeads = g.Heads
+		}
+	case "qwen2moe":
+		if base.SharedFF == 0 {
+			base.SharedFF = 4 * g.or(base).FF
+		}
+	}
+	if arch != "qwen2moe" {
+		base.SharedFF = 0
+	}
+	return g.or(base)
+}
+
+func (m *model) info() Info {
+	in := Info{Arch: m.arch, Preset: m.preset, Type: m.mix.name, Seed: m.seed, Geometry: m.g, Tensors: len(m.tensors)}
+	experts := int64(0)
+	for i := range m.tensors {
+		t := &m.tensors[i]
+		n := t.bytes()
+		in.Params += int64(t.elements())
+		in.WeightBytes += n
+		switch {
+		case strings.Contains(t.source, "_exps."):
+			experts += n
+			if strings.HasPrefix(t.source, "blk.0.") {
+				in.ExpertBytes += n
+			}
+		case t.name == "token_embd.weight":
+			in.ActiveBytes += n / int64(m.g.Vocab)
+		default:
+			in.ActiveBytes += n
+		}
+	}
+	in.ExpertBytes /= int64(m.g.Experts)
+	in.ActiveExpertBytes = experts / int64(m.g.Experts) * int64(m.g.Used)
+	in.ActiveBytes += in.ActiveExpertBytes
+	return in
+}
+
+// Describe returns what Write would write, without writing.
+func Describe(c Config) (Info, error) {
+	m, err := c.resolve()
+	if err != nil {
+		return Info{}, err
+	}
+	return m.info(), nil
+}
+
+// Write writes the model to path, under its final name only once it is complete. Memory use is a few megabytes whatever
+// the model's size.
+func Write(path string, c Config) (Info, error) {
+	m, err := c.resolve()
+	if err != nil {
+		return Info{}, err
+	}
+	if err := m.writer().WriteFile(path); err != nil {
+		return Info{}, fmt.Errorf("synth: %w", err)
+	}
+	return m.info(), nil
+}
+
+// Build returns the model's file as bytes: for small models in tests.
+func Build(c Config) ([]byte, error) {
+	m, err := c.resolve()
+	if err != nil {
+		return nil, err
+	}
+	var buf bytes.Buffer
+	if _, err := m.writer().WriteTo(&buf); err != nil {
+		return nil, fmt.Errorf("synth: %w", err)
+	}
+	return buf.Bytes(), nil
+}
