@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"fmt"
+
+	"sluice/engine/gguf"
+	"sluice/engine/tokenizer"
+	"sluice/kernels"
+	"sluice/moe"
+)
+
+// Model is an opened model: metadata, tokenizer and weights by reference into the file's mapping.
+// It is read-only and may serve several sessions at once. Close it after the last of them.
+type Model struct {
+	File *gguf.File
+	Hparams
+	Tok    *tokenizer.Tokenizer
+	Layout *moe.Layout // where the routed experts lie
+
+	arch *arch
+	w    *weights
+}
+
+// OpenOptions change how a model file is read.
+type OpenOptions struct {
+	Pre string // overrides tokenizer.ggml.pre
+}
+
+// Open maps the GGUF file (any shard of a split set) and binds its tensors. Errors name the file
+// and the key or tensor, what it holds and what was wanted.
+func Open(path string, o OpenOptions) (*Model, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := New(f, o)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// New binds a parsed file. The model owns f afterwards: Close closes it.
+func New(f *gguf.File, o OpenOptions) (*Model, error) {
+	h, a, err := readHparams(f)
+	if err != nil {
+		return nil, err
+	}
+	w, ix, err := loadWeights(f, h, a)
+	if err != nil {
+		return nil, err
+	}
+	h.Rope.FreqFactors = w.ropeFactor
+	tok, err := tokenizer.New(f, tokenizer.Options{Pre: o.Pre})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	if tok.NVocab() > h.NVocab {
+		return nil, fmt.Errorf("%s: the tokenizer has %d entries, the embedding only %d rows", f.Name(), tok.NVocab(), h.NVocab)
+	}
+	return &Model{File: f, Hparams: *h, Tok: tok, Layout: &ix.layout, arch: a, w: w}, nil
+}
+
+// Close unmaps the file. Sessions of the model must be closed before.
+func (m *Model) Close() error { return m.File.Close() }
+
+// router is the routing rule of every MoE layer, with k experts a token.
+func (m *Model) router(k int) *moe.Router {
+	return &moe.Router{NExpert: m.NExpert, NUsed: k, Gating: m.arch.gating, Norm: m.NormWeight, Scale: m.WeightScale}
+}
+
+// DenseBytes is the number of weight bytes outside the routed experts.
+func (m *Model) DenseBytes() int64 {
+	n := int64(len(m.w.tokEmbd.Data)) + int64(4*len(m.w.outNorm))
+	if !sameMemory(m.w.output, m.w.tokEmbd) {
+		n += int64(len(m.w.output.Data))
+	}
+	for i := range m.w.layers {
+		n += m.w.layers[i].denseBytes
+	}
+	return n
+}
+
+// LayerDenseBytes is DenseBytes of one layer.
+func (m *Model) LayerDenseBytes(il int) int64 { return m.w.layers[il].denseBytes }
+
+// ExpertBytes is the number of weight bytes in all routed experts.
+func (m *Model) ExpertBytes() int64 {
+	var n int64
+	for il := range m.Layout.Experts {
+		n += m.Layout.ExpertBytes(il) * int64(len(m.Layout.Experts[il]))
+	}
+	return n
+}
+
+func sameMemory(a, b kernels.Mat) bool {
+	return len(a.Data) > 0 && len(b.Data) > 0 && &a.Data[0] == &b.Data[0]
+}

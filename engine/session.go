@@ -1,0 +1,248 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sluice/dump"
+	"sluice/kernels"
+	"sluice/moe"
+)
+
+// DefaultBatch is the prompt chunk when none is asked for.
+const DefaultBatch = 512
+
+// defaultCtx is the context when none is asked for, if the model has that much.
+const defaultCtx = 4096
+
+// ropeReserve is how many positions' angles are computed at the start; past it a chunk of 256 is
+// computed when it is first reached.
+const ropeReserve = 8192
+
+// ErrContextFull is returned when a token does not fit the session's context any more.
+var ErrContextFull = errors.New("context is full")
+
+// SessionConfig says how a session computes. The zero value of a field means its default.
+type SessionConfig struct {
+	Ctx         int    // context length in tokens; default: the model's, at most 4096
+	Batch       int    // prompt chunk in tokens; default DefaultBatch
+	Threads     int    // size of the worker team; default 1
+	Arm         string // "host" or "table"; default "host"
+	KV          string // type of the key/value cache: "f16" or "f32"; default "f16"
+	NExpertUsed int    // experts per token; default the model's
+
+	// ExactActs keeps activations in float32 where the default quantises them to 8 bits for
+	// quantised weights. Slower; the reference for what quantising activations costs.
+	ExactActs bool
+
+	Drop          moe.Drop
+	DropInPrefill bool
+
+	Source moe.Source // where experts come from; nil: moe.NewMapped. Closed with the session
+
+	SelDump *dump.SelWriter   // nil: disarmed. Not closed by the session
+	Trace   *dump.TraceWriter // nil: disarmed. Not closed by the session
+}
+
+// DropCount adds up what the drop policy did.
+type DropCount struct {
+	Routed, Dropped   int64
+	Mass, MassDropped float64 // sums of routed weights
+}
+
+// Session is one conversation with a model: its KV cache, expert source and scratch memory, all
+// allocated at creation; a decode step allocates nothing. A Session belongs to one goroutine.
+type Session struct {
+	m    *Model
+	cfg  SessionConfig
+	team *kernels.Team
+	kv   kvCache
+	rope *kernels.RopeTable
+	arm  moe.Arm
+	src  moe.Source
+	drop *moe.Drop // nil: never drops
+
+	kept   []int32 // the tokens in the KV cache, one per position
+	turn   int
+	drops  DropCount
+	router *moe.Router
+	fwd    forward
+}
+
+// NewSession allocates a session. Errors name the setting, what was given and what is allowed.
+func (m *Model) NewSession(c SessionConfig) (*Session, error) {
+	if err := c.fill(m); err != nil {
+		return nil, err
+	}
+	s := &Session{m: m, cfg: c, router: m.router(c.NExpertUsed), src: c.Source}
+	if err := s.router.Validate(); err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
+	}
+	if c.Drop.Frac > 0 {
+		s.drop = &s.cfg.Drop
+	}
+	var err error
+	if s.src == nil {
+		if s.src, err = moe.NewMapped(m.Layout); err != nil {
+			return nil, err
+		}
+	}
+	switch c.Arm {
+	case "host":
+		s.arm = moe.NewHostArm(m.NExpert, c.NExpertUsed, c.Batch)
+	case "table":
+		s.arm = moe.NewTableArm(m.NExpert, c.NExpertUsed, c.Batch)
+	}
+	s.rope = kernels.NewRopeTable(m.Rope, c.Ctx)
+	s.rope.Reserve(min(c.Ctx, ropeReserve))
+	s.kv = newKVCache(m, c.Ctx, c.KV == "f32")
+	s.kept = make([]int32, 0, c.Ctx)
+	s.fwd.init(s)
+	s.team = kernels.NewTeam(c.Threads)
+	return s, nil
+}
+
+func (c *SessionConfig) fill(m *Model) error {
+	if c.Ctx == 0 {
+		c.Ctx = min(m.NCtxTrain, defaultCtx)
+	}
+	if c.Batch == 0 {
+		c.Batch = DefaultBatch
+	}
+	if c.Threads == 0 {
+		c.Threads = 1
+	}
+	if c.Arm == "" {
+		c.Arm = "host"
+	}
+	if c.KV == "" {
+		c.KV = "f16"
+	}
+	if c.NExpertUsed == 0 {
+		c.NExpertUsed = m.NExpertUsed
+	}
+	switch {
+	case c.Ctx < 1 || c.Ctx > m.NCtxTrain:
+		return settingf("context of %d tokens: want 1..%d (the model's context_length)", c.Ctx, m.NCtxTrain)
+	case c.Batch < 1 || c.Batch > 1<<16:
+		return settingf("prompt chunk of %d tokens: want 1..%d", c.Batch, 1<<16)
+	case c.Threads < 1 || c.Threads > 1024:
+		return settingf("%d threads: want 1..1024", c.Threads)
+	case c.Arm != "host" && c.Arm != "table":
+		return settingf("arm %q: want host or table", c.Arm)
+	case c.KV != "f16" && c.KV != "f32":
+		return settingf("kv type %q: want f16 or f32", c.KV)
+	case c.NExpertUsed < 1 || c.NExpertUsed > m.NExpert:
+		return settingf("%d experts per token: want 1..%d (the model's expert_count)", c.NExpertUsed, m.NExpert)
+	}
+	c.Batch = min(c.Batch, c.Ctx)
+	if err := c.Drop.Validate(c.NExpertUsed); err != nil {
+		return settingf("%w", err)
+	}
+	return nil
+}
+
+// Close stops the worker team and closes the expert source.
+func (s *Session) Close() error {
+	s.team.Close()
+	return s.src.Close()
+}
+
+// Pos is the number of tokens in the KV cache.
+func (s *Session) Pos() int { return len(s.kept) }
+
+// Ctx is the context length in tokens.
+func (s *Session) Ctx() int { return s.cfg.Ctx }
+
+// Config is the configuration with its defaults filled in.
+func (s *Session) Config() SessionConfig { return s.cfg }
+
+// Drops returns what the drop policy did so far.
+func (s *Session) Drops() DropCount { return s.drops }
+
+// SourceStats returns the expert source's counters.
+func (s *Session) SourceStats() moe.Stats { return s.src.Stats() }
+
+// KVBytes is the memory of the key/value cache.
+func (s *Session) KVBytes() int64 { return s.kv.bytes() }
+
+// Reset empties the KV cache. The expert cache keeps what it holds.
+func (s *Session) Reset() { s.kept = s.kept[:0] }
+
+// Keep shortens the KV cache to the longest prefix that ids also starts with, and returns its
+// length: the part of ids that needs no forward pass. At most len(ids)-1 tokens are kept, so that
+// there is always one to compute logits from.
+func (s *Session) Keep(ids []int32) int {
+	n := 0
+	for n < len(s.kept) && n < len(ids)-1 && s.kept[n] == ids[n] {
+		n++
+	}
+	s.kept = s.kept[:n]
+	return n
+}
+
+// NextTurn counts a new turn of the conversation for the route trace.
+func (s *Session) NextTurn() { s.turn++ }
+
+// Prefill appends prompt tokens in chunks and returns the logits (nVocab) after the last one. The
+// slice is the session's and holds until its next call. On an error or a cancelled context the KV
+// cache stays at the end of the last whole chunk.
+func (s *Session) Prefill(ctx context.Context, ids []int32) ([]float32, error) {
+	if len(ids) == 0 {
+		return nil, errors.New("engine: empty prompt")
+	}
+	if len(s.kept)+len(ids) > s.cfg.Ctx {
+		return nil, fmt.Errorf("engine: %d tokens at position %d exceed the context of %d: %w", len(ids), len(s.kept), s.cfg.Ctx, ErrContextFull)
+	}
+	var logits []float32
+	for len(ids) > 0 {
+		n := min(len(ids), s.cfg.Batch)
+		if err := s.fwd.run(ctx, ids[:n], phasePrefill); err != nil {
+			return nil, err
+		}
+		if n == len(ids) {
+			logits = s.fwd.logits(n - 1)
+		}
+		s.kept = append(s.kept, ids[:n]...)
+		ids = ids[n:]
+	}
+	return logits, nil
+}
+
+// PrefillAll is Prefill that hands the logits of every token to visit, in order; i counts from 0.
+// The slice is valid during the call.
+func (s *Session) PrefillAll(ctx context.Context, ids []int32, visit func(i int, logits []float32) error) error {
+	if len(s.kept)+len(ids) > s.cfg.Ctx {
+		return fmt.Errorf("engine: %d tokens at position %d exceed the context of %d: %w", len(ids), len(s.kept), s.cfg.Ctx, ErrContextFull)
+	}
+	for done := 0; done < len(ids); {
+		n := min(len(ids)-done, s.cfg.Batch)
+		if err := s.fwd.run(ctx, ids[done:done+n], phasePrefill); err != nil {
+			return err
+		}
+		s.kept = append(s.kept, ids[done:done+n]...)
+		if err := s.fwd.eachLogits(n, func(i int, l []float32) error { return visit(done+i, l) }); err != nil {
+			return err
+		}
+		done += n
+	}
+	return nil
+}
+
+// Decode appends one token and returns the logits after it (the session's memory, valid until its
+// next call). It allocates nothing.
+func (s *Session) Decode(ctx context.Context, id int32) ([]float32, error) {
+	if len(s.kept) >= s.cfg.Ctx {
+		return nil, ErrContextFull
+	}
+	s.fwd.one[0] = id
+	if err := s.fwd.run(ctx, s.fwd.one[:], phaseDecode); err != nil {
+		return nil, err
+	}
+	s.kept = append(s.kept, id)
+	return s.fwd.logits(0), nil
+}
+
+// Tokens are the tokens in the KV cache, a view valid until the session's next call.
+func (s *Session) Tokens() []int32 { return s.kept }
