@@ -1,0 +1,84 @@
+package tokenizer
+
+// matchDeepSeekV3 matches the last of DeepSeek V3's three expressions
+//
+//	[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|
+//	\s*[\r\n]+|\s+(?!\S)|\s+
+//
+// Control characters match nothing unless a word follows: they stay in the text between matches.
+func matchDeepSeekV3(t *runes, i, hi int) int {
+	c := t.c[i]
+	if t.r[i] < 128 && c&(punct|symbol) != 0 {
+		j := i + 1
+		for j < hi && (t.r[j]|0x20) >= 'a' && (t.r[j]|0x20) <= 'z' {
+			j++
+		}
+		if j > i+1 {
+			return j - i
+		}
+	}
+	if c&(letter|punct|symbol) == 0 && !newline(t.r[i]) {
+		if j := t.run(i+1, hi, letter|mark); j > i+1 {
+			return j - i
+		}
+	}
+	if c&(letter|mark) != 0 {
+		return t.run(i, hi, letter|mark) - i
+	}
+	if n := punctuation(t, i, hi, func(c class) bool { return c&(punct|symbol) != 0 }, newline); n > 0 {
+		return n
+	}
+	return matchLineEnd(t, i, hi)
+}
+
+// isHanOrKana is [一-龥぀-ゟ゠-ヿ].
+func isHanOrKana(r rune, _ class) bool {
+	return 0x4e00 <= r && r <= 0x9fa5 || 0x3040 <= r && r <= 0x30ff
+}
+
+// isDeepSeekCJK is [一-龥ࠀ-一가-퟿].
+func isDeepSeekCJK(r rune, _ class) bool {
+	return 0x0800 <= r && r <= 0x9fa5 || 0xac00 <= r && r <= 0xd7ff
+}
+
+// isDeepSeekPunct is [!-/:-~！-／：-～‘-‟　-。]. The second range holds the ASCII letters; they are in words of their own by then.
+func isDeepSeekPunct(r rune, _ class) bool {
+	return '!' <= r && r <= '/' || ':' <= r && r <= '~' || 0xff01 <= r && r <= 0xff0f || 0xff1a <= r && r <= 0xff5e ||
+		0x2018 <= r && r <= 0x201f || 0x3000 <= r && r <= 0x3002
+}
+
+// isDeepSeekLetter is the letter class of deepseek-llm, which lists ranges: the scripts with two cases, as one version of
+// Unicode had them.
+func isDeepSeekLetter(r rune, _ class) bool {
+	if r < 128 {
+		return 'a' <= r|0x20 && r|0x20 <= 'z'
+	}
+	lo, hi := 0, len(deepSeekLetters)
+	for lo < hi {
+		m := (lo + hi) / 2
+		if deepSeekLetters[m][1] < r {
+			lo = m + 1
+		} else {
+			hi = m
+		}
+	}
+	return lo < len(deepSeekLetters) && deepSeekLetters[lo][0] <= r
+}
+
+// deepSeekLetters are the ranges past ASCII, first and last rune.
+var deepSeekLetters = [...][2]rune{
+	{0x00b5, 0x00b5}, {0x00c0, 0x00d6}, {0x00d8, 0x00f6}, {0x00f8, 0x01ba}, {0x01bc, 0x01bf}, {0x01c4, 0x0293},
+	{0x0295, 0x02af}, {0x0370, 0x0373}, {0x0376, 0x0377}, {0x037b, 0x037d}, {0x037f, 0x037f}, {0x0386, 0x0386},
+	{0x0388, 0x038a}, {0x038c, 0x038c}, {0x038e, 0x03a1}, {0x03a3, 0x03f5}, {0x03f7, 0x0481}, {0x048a, 0x052f},
+	{0x0531, 0x0556}, {0x10a0, 0x10c5}, {0x13a0, 0x13f5}, {0x13f8, 0x13fd}, {0x1c90, 0x1cba}, {0x1cbd, 0x1cbf},
+	{0x1d00, 0x1d2b}, {0x1d6b, 0x1d77}, {0x1d79, 0x1d9a}, {0x1e00, 0x1f15}, {0x1f18, 0x1f1d}, {0x1f20, 0x1f45},
+	{0x1f48, 0x1f4d}, {0x1f50, 0x1f57}, {0x1f59, 0x1f59}, {0x1f5b, 0x1f5b}, {0x1f5d, 0x1f5d}, {0x1f5f, 0x1f7d},
+	{0x1f80, 0x1fb4}, {0x1fb6, 0x1fbc}, {0x1fbe, 0x1fbe}, {0x1fc2, 0x1fc4}, {0x1fc6, 0x1fcc}, {0x1fd0, 0x1fd3},
+	{0x1fd6, 0x1fdb}, {0x1fe0, 0x1fec}, {0x1ff2, 0x1ff4}, {0x1ff6, 0x1ffc}, {0x2102, 0x2102}, {0x2107, 0x2107},
+	{0x210a, 0x2113}, {0x2115, 0x2115}, {0x2119, 0x211d}, {0x2124, 0x2124}, {0x2126, 0x2126}, {0x2128, 0x2128},
+	{0x212a, 0x212d}, {0x212f, 0x2134}, {0x2139, 0x2139}, {0x213c, 0x213f}, {0x2145, 0x2149}, {0x214e, 0x214e},
+	{0x2183, 0x2184}, {0x2c00, 0x2c7b}, {0x2c7e, 0x2ce4}, {0x2ceb, 0x2cee}, {0x2cf2, 0x2cf3}, {0xa640, 0xa66d},
+	{0xa680, 0xa69b}, {0xa722, 0xa76f}, {0xa771, 0xa787}, {0xa78b, 0xa78e}, {0xab70, 0xabbf}, {0xfb00, 0xfb06},
+	{0xfb13, 0xfb17}, {0xff21, 0xff3a}, {0xff41, 0xff5a}, {0x10400, 0x1044f}, {0x104b0, 0x104d3}, {0x104d8, 0x104fb},
+	{0x10c80, 0x10cb2}, {0x10cc0, 0x10cf2}, {0x118a0, 0x118df}, {0x1e900, 0x1e943},
+}
