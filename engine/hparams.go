@@ -6,6 +6,7 @@ import (
 
 	"sluice/engine/gguf"
 	"sluice/kernels"
+	"sluice/moe"
 )
 
 // Limits on what a file may ask for. They are far above any real model and keep a broken file from
@@ -13,8 +14,8 @@ import (
 const (
 	maxLayers  = 4096
 	maxHeads   = 4096
-	maxHeadDim = 512     // the attention kernel's largest head
-	maxExperts = 65535   // the selection dump holds expert ids in 16 bits
+	maxHeadDim = kernels.MaxHeadDim
+	maxExperts = moe.MaxExperts
 	maxWidth   = 1 << 20 // embedding or feed-forward width
 )
 
@@ -194,6 +195,9 @@ func readHparams(f *gguf.File) (*Hparams, *arch, error) {
 	if h.WeightScale == 0 {
 		h.WeightScale = 1 // writers store 0 for "not scaled"
 	}
+	if !(h.WeightScale > 0) {
+		return nil, nil, fmt.Errorf("%s: key %q: got %g, want above 0", f.Name(), k.prefix+"expert_weights_scale", h.WeightScale)
+	}
 	h.NFFExpert = expertWidth(h, a)
 	if h.NFFExpert == 0 {
 		return nil, nil, fmt.Errorf("%s: expert width unknown: neither %q nor %q is set", f.Name(), k.prefix+"expert_feed_forward_length", k.prefix+"feed_forward_length")
@@ -265,9 +269,6 @@ func readRope(k *keyReader, h *Hparams) error {
 	}
 	if k.err != nil {
 		return k.err
-	}
-	if !(r.Base > 0) || !(r.Factor > 0) {
-		return fmt.Errorf("%s: rope base %g and scaling factor %g must be above 0", k.f.Name(), r.Base, r.Factor)
 	}
 	return nil
 }

@@ -52,6 +52,9 @@ func New(f *gguf.File, o OpenOptions) (*Model, error) {
 		return nil, err
 	}
 	h.Rope.FreqFactors = w.ropeFactor
+	if err := h.Rope.Validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
 	tok, err := tokenizer.New(f, tokenizer.Options{Pre: o.Pre})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sluice/engine"
+	"sluice/kernels"
+	"sluice/moe"
+)
+
+// selDumpEnv arms the selection dump when --sel-dump is not typed.
+const selDumpEnv = "SLUICE_MOE_SEL_DUMP"
+
+// modelFlags name the model and how it is computed.
+type modelFlags struct {
+	path, pre, device, isa, arm, kv, acts string
+	threads, ctx, batch, nUsed            int
+}
+
+func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
+	fs := c.Flags()
+	fs.StringVarP(&f.path, "model", "m", "", "GGUF file, any shard of a split set (default: the built-in demo model)")
+	fs.StringVar(&f.pre, "pre", "", "pre-tokeniser to use instead of the file's tokenizer.ggml.pre")
+	fs.StringVar(&f.device, "device", "cpu", "where to compute: cpu")
+	fs.StringVar(&f.isa, "isa", "", "instruction set of the kernels (default: the best that the processor has)")
+	fs.StringVar(&f.arm, "arm", "host", "routing arm: host or table")
+	fs.StringVar(&f.kv, "kv", "f16", "type of the key/value cache: f16 or f32")
+	fs.StringVar(&f.acts, "acts", "q8", "activations at quantised weights: q8 or f32 (slower, exact)")
+	fs.IntVarP(&f.threads, "threads", "t", 0, "worker threads (default: processors by affinity and cgroup quota)")
+	fs.IntVarP(&f.ctx, "ctx-size", "c", 0, "context in tokens (default: the model's, at most 4096)")
+	fs.IntVarP(&f.batch, "batch-size", "b", engine.DefaultBatch, "prompt chunk in tokens")
+	if !manyUsed {
+		fs.IntVar(&f.nUsed, "n-expert-used", 0, "experts per token (default: the model's)")
+	}
+}
+
+// check refuses what this binary cannot do, before a model is opened.
+func (f *modelFlags) check(c *cobra.Command) error {
+	if f.device != "cpu" {
+		if f.device == "cuda" {
+			return usagef("--device cuda: this binary has no CUDA arm (have cpu)")
+		}
+		return usagef("--device %q: want cpu", f.device)
+	}
+	if f.acts != "q8" && f.acts != "f32" {
+		return usagef("--acts %q: want q8 or f32", f.acts)
+	}
+	if f.isa != "" {
+		if _, err := kernels.SetISA(f.isa); err != nil {
+			return usageError{fmt.Errorf("--isa: %w", err)}
+		}
+	}
+	for _, n := range []struct {
+		name string
+		v    int
+	}{{"threads", f.threads}, {"ctx-size", f.ctx}, {"batch-size", f.batch}} {
+		if n.v < 1 && c.Flags().Changed(n.name) {
+			return usagef("--%s %d: want 1 or more", n.name, n.v)
+		}
+	}
+	if fl := c.Flags().Lookup("n-expert-used"); fl.Changed && fl.Value.Type() == "int" && f.nUsed < 1 { // a list where a command compares
+		return usagef("--n-expert-used %d: want 1 or more", f.nUsed)
+	}
+	return nil
+}
+
+// cacheFlags say where experts are held.
+type cacheFlags struct {
+	mb, policy, io string
+	lanes          int
+	force          bool
+}
+
+func (f *cacheFlags) add(c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&f.mb, "cache-mb", "auto", "expert cache in MiB; 0: none; auto: none when all experts fit in memory")
+	fs.StringVar(&f.policy, "cache-policy", "", "what the expert cache evicts: "+strings.Join(moe.Policies(), " or ")+" (default "+moe.Policies()[0]+")")
+	fs.StringVar(&f.io, "io", "", "expert reads: direct (default) or buffered with a cache, mmap (default) or resident without")
+	fs.IntVar(&f.lanes, "io-threads", 0, fmt.Sprintf("reader lanes of the expert cache (default %d)", engine.DefaultLanes))
+	fs.BoolVar(&f.force, "cache-force", false, "accept a cache smaller than one token's experts")
+}
+
+// config turns the flags into a source configuration; memory is filled in by the caller.
+func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
+	s := engine.SourceConfig{Policy: f.policy, Lanes: f.lanes, IO: f.io, Force: f.force}
+	switch f.io {
+	case "", "direct", "buffered", "mmap", "resident":
+	default:
+		return s, usagef("--io %q: want direct, buffered, mmap or resident", f.io)
+	}
+	if c.Flags().Changed("io-threads") && f.lanes < 1 {
+		return s, usagef("--io-threads %d: want 1 or more", f.lanes)
+	}
+	if f.mb == "auto" {
+		s.BudgetBytes = -1
+		return s, nil
+	}
+	mb, err := strconv.ParseInt(f.mb, 10, 64)
+	if err != nil || mb < 0 || mb > math.MaxInt64>>20 {
+		return s, usagef("--cache-mb %q: want auto or a number of MiB, 0 or more", f.mb)
+	}
+	s.BudgetBytes = mb << 20
+	if mb == 0 {
+		for _, name := range []string{"cache-policy", "io-threads", "cache-force"} {
+			if c.Flags().Changed(name) {
+				return s, usagef("--%s has no effect with --cache-mb 0", name)
+			}
+		}
+	}
+	return s, nil
+}
+
+// dropFlags are the cache-aware drop policy.
+type dropFlags struct {
+	frac      float64
+	inPrefill bool
+	noRenorm  bool
+}
+
+func (f *dropFlags) add(c *cobra.Command, manyFracs bool) {
+	fs := c.Flags()
+	if !manyFracs {
+		fs.Float64Var(&f.frac, "drop-cold-experts", 0, "skip a missing expert whose weight is below this fraction of 1/k; 0: never")
+	}
+	fs.BoolVar(&f.inPrefill, "drop-in-prefill", false, "let the prompt drop experts too")
+	fs.BoolVar(&f.noRenorm, "drop-no-renorm", false, "leave the surviving weights as routed")
+}
+
+// check refuses a policy that cannot drop anything. cached says whether there is an expert cache.
+func (f *dropFlags) check(c *cobra.Command, frac float64, cached bool) error {
+	if !(frac >= 0 && frac <= 1) { // written so that NaN fails
+		return usagef("--drop-cold-experts %v: want 0 to 1", frac)
+	}
+	if frac > 0 && !cached {
+		return usagef("--drop-cold-experts %v drops nothing without an expert cache: name one with --cache-mb", frac)
+	}
+	if frac == 0 {
+		for _, name := range []string{"drop-in-prefill", "drop-no-renorm"} {
+			if c.Flags().Changed(name) {
+				return usagef("--%s has no effect without --drop-cold-experts", name)
+			}
+		}
+	}
+	return nil
+}
+
+// tapFlags name the recordings.
+type tapFlags struct {
+	selDump, trace string
+	fromEnv        bool
+}
+
+func (f *tapFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.selDump, "sel-dump", "", "append the routers' selections to this file (or "+selDumpEnv+")")
+	c.Flags().StringVar(&f.trace, "route-trace", "", "write the route trace to this CSV file")
+}
+
+// resolve applies the environment where the flag was not typed. An empty value disarms, and says so.
+func (f *tapFlags) resolve(c *cobra.Command, io streams) error {
+	if !c.Flags().Changed("sel-dump") {
+		if v, ok := os.LookupEnv(selDumpEnv); ok {
+			f.selDump, f.fromEnv = v, true
+			if v == "" {
+				fmt.Fprintf(io.err, "selection dump: %s is set but empty: disarmed\n", selDumpEnv)
+			}
+		}
+	} else if f.selDump == "" {
+		fmt.Fprintln(io.err, "selection dump: --sel-dump is empty: disarmed")
+	}
+	if c.Flags().Changed("route-trace") && f.trace == "" {
+		return usagef("--route-trace: want a file name")
+	}
+	return nil
+}
+
+// numbers parses a comma-separated list of whole numbers, each 1 or more.
+func numbers(flag, list string) ([]int, error) {
+	var out []int
+	for s := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil || n < 1 {
+			return nil, usagef("--%s %q: want whole numbers of 1 or more, separated by commas", flag, list)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// fractions parses a comma-separated list of numbers.
+func fractions(flag, list string) ([]float64, error) {
+	var out []float64
+	for s := range strings.SplitSeq(list, ",") {
+		v, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+		if err != nil || !(v >= 0 && v <= 1) {
+			return nil, usagef("--%s %q: want numbers from 0 to 1, separated by commas", flag, list)
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}

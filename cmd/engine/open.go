@@ -1,0 +1,192 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"sluice/dump"
+	"sluice/engine"
+	"sluice/engine/demo"
+	"sluice/engine/gguf"
+	"sluice/engine/machine"
+	"sluice/kernels"
+	"sluice/moe"
+)
+
+// openModel opens the named file, or the built-in demo model when none is named.
+func (f *modelFlags) openModel() (*engine.Model, string, error) {
+	if f.path != "" {
+		m, err := engine.Open(f.path, engine.OpenOptions{Pre: f.pre})
+		return m, filepath.Base(f.path), err
+	}
+	file, err := gguf.Parse(demo.Name, demo.Model())
+	if err != nil {
+		return nil, "", err
+	}
+	m, err := engine.New(file, engine.OpenOptions{Pre: f.pre})
+	return m, demo.Name, err
+}
+
+// setup is a model with what its sessions share.
+type setup struct {
+	io    streams
+	model *engine.Model
+	name  string
+	cpus  machine.CPUs
+	flags *modelFlags
+	cache engine.SourceConfig
+}
+
+// open checks the flags, opens the model and prints what runs on what.
+func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (*setup, error) {
+	if err := mf.check(c); err != nil {
+		return nil, err
+	}
+	cache, err := cf.config(c)
+	if err != nil {
+		return nil, err
+	}
+	m, name, err := mf.openModel()
+	if err != nil {
+		return nil, err
+	}
+	s := &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache}
+	if mf.threads == 0 {
+		mf.threads = s.cpus.Threads()
+	}
+	fmt.Fprintf(io.err, "model: %s (%s, %d layers, %d experts, %d used, %d MiB)\n", name, m.Arch, m.NLayer, m.NExpert, m.NExpertUsed,
+		(m.DenseBytes()+m.ExpertBytes())>>20)
+	for _, n := range m.Tok.Notes() {
+		fmt.Fprintln(io.err, "tokenizer:", n)
+	}
+	fmt.Fprintf(io.err, "kernels: %s (processor has %s), %d threads of %s\n", kernels.ISA(), kernels.Features(), mf.threads, s.cpus)
+	return s, nil
+}
+
+func (s *setup) close() error { return s.model.Close() }
+
+// taps are the recordings of one session.
+type taps struct {
+	selPath, tracePath string
+	sel                *dump.SelWriter
+	trace              *dump.TraceWriter
+}
+
+// session opens one session. drop and nUsed vary between the rows of a comparison; quiet leaves out
+// the lines that would repeat.
+func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, quiet bool) (*engine.Session, engine.SourcePlan, error) {
+	m, mf := s.model, s.flags
+	cfg := engine.SessionConfig{Ctx: mf.ctx, Batch: mf.batch, Threads: mf.threads, Arm: mf.arm, KV: mf.kv, NExpertUsed: nUsed,
+		ExactActs: mf.acts == "f32", Drop: drop, DropInPrefill: dropInPrefill}
+	k := nUsed
+	if k == 0 {
+		k = m.NExpertUsed
+	}
+	if k > m.NExpert {
+		return nil, engine.SourcePlan{}, usagef("--n-expert-used %d: want 1..%d (the model's expert_count)", k, m.NExpert)
+	}
+	cache := s.cache
+	if avail, ok := machine.MemoryAvailable("/"); ok {
+		cache.Available, cache.Reserved = avail, m.DenseBytes()+m.KVBytes(cfg)
+	}
+	src, plan, err := m.OpenSource(cache, k)
+	if err != nil {
+		return nil, plan, err
+	}
+	// Workers that wait by spinning must not keep a reader lane from running: leave it room.
+	runtime.GOMAXPROCS(mf.threads + plan.Lanes + 2)
+	cfg.Source = src
+	if t != nil {
+		if err := t.open(s, k, drop, plan); err != nil {
+			src.Close()
+			return nil, plan, err
+		}
+		cfg.SelDump, cfg.Trace = t.sel, t.trace
+	}
+	ses, err := m.NewSession(cfg)
+	if err != nil {
+		err = errors.Join(err, src.Close(), t.close(nil))
+		return nil, plan, err
+	}
+	if !quiet {
+		full := ses.Config()
+		fmt.Fprintf(s.io.err, "session: %d tokens of context (%s, %.1f MiB), prompt chunk %d, %s arm, %d experts per token\n",
+			full.Ctx, full.KV, float64(ses.KVBytes())/(1<<20), full.Batch, full.Arm, full.NExpertUsed)
+		fmt.Fprintln(s.io.err, "experts:", plan)
+		for _, n := range plan.Notes {
+			fmt.Fprintln(s.io.err, "experts:", n)
+		}
+	}
+	return ses, plan, nil
+}
+
+func (t *taps) open(s *setup, k int, drop moe.Drop, plan engine.SourcePlan) (err error) {
+	m := s.model
+	conf := map[string]string{
+		"arm":         s.flags.arm,
+		"threads":     strconv.Itoa(s.flags.threads),
+		"cache_bytes": strconv.FormatInt(plan.BudgetBytes, 10),
+		"io":          plan.IO,
+		"drop_frac":   strconv.FormatFloat(drop.Frac, 'g', -1, 64),
+		"drop_renorm": strconv.FormatBool(drop.Renorm),
+		"version":     version,
+	}
+	if plan.Policy != "" {
+		conf["cache_policy"] = plan.Policy
+	}
+	if t.selPath != "" {
+		t.sel, err = dump.OpenSel(t.selPath, dump.SelMeta{Model: s.name, Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: k, Config: conf})
+		if err != nil {
+			return err
+		}
+		for _, n := range t.sel.Notes() {
+			fmt.Fprintln(s.io.err, "selection dump:", n)
+		}
+	}
+	if t.tracePath != "" {
+		meta := dump.TraceMeta{Model: s.name, Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: k}
+		for il := range m.NLayer {
+			meta.Layers = append(meta.Layers, dump.TraceLayer{Layer: il, ExpertBytes: m.Layout.ExpertBytes(il), DenseBytes: m.LayerDenseBytes(il)})
+		}
+		for _, key := range []string{"cache_bytes", "cache_policy", "drop_frac", "drop_renorm"} {
+			if v, ok := conf[key]; ok {
+				meta.Extra = append(meta.Extra, [2]string{key, v})
+			}
+		}
+		if t.trace, err = dump.CreateTrace(t.tracePath, meta); err != nil {
+			return errors.Join(err, t.sel.Close())
+		}
+	}
+	return nil
+}
+
+// close ends the recordings and prints their receipts (w nil: says nothing). An armed recording
+// that recorded nothing is said.
+func (t *taps) close(io *streams) error {
+	if t == nil {
+		return nil
+	}
+	err := errors.Join(t.sel.Close(), t.trace.Close())
+	if io == nil {
+		return err
+	}
+	receipt := func(what, path string, n uint64, unit string) {
+		if n == 0 {
+			fmt.Fprintf(io.err, "%s: %s: NOTHING was recorded\n", what, path)
+			return
+		}
+		fmt.Fprintf(io.err, "%s: %s: %d %s\n", what, path, n, unit)
+	}
+	if t.sel != nil {
+		receipt("selection dump", t.selPath, t.sel.Records(), "records")
+	}
+	if t.trace != nil {
+		receipt("route trace", t.tracePath, t.trace.Rows(), "rows")
+	}
+	return err
+}

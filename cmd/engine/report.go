@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"sluice/engine"
+	"sluice/moe"
+)
+
+// The JSON documents of the verbs; docs/format/json.md describes them.
+
+type clockJSON struct {
+	Tokens  int     `json:"tokens"`
+	Seconds float64 `json:"seconds"`
+	TPS     float64 `json:"tps"`
+}
+
+func clockOf(c engine.Clock) clockJSON { return clockJSON{c.Tokens, c.Seconds, c.TPS()} }
+
+type cacheJSON struct {
+	BudgetBytes   int64   `json:"budget_bytes"`
+	ResidentBytes int64   `json:"resident_bytes"`
+	Policy        string  `json:"policy,omitempty"`
+	Hits          int64   `json:"hits"`
+	Misses        int64   `json:"misses"`
+	HitRate       float64 `json:"hit_rate"`
+}
+
+type ioJSON struct {
+	Mode      string  `json:"mode"`
+	BytesRead int64   `json:"bytes_read"`
+	Reads     int64   `json:"reads"`
+	Seconds   float64 `json:"seconds"`
+	Wait      float64 `json:"wait_seconds"`
+}
+
+type dropJSON struct {
+	Frac          float64 `json:"frac"`
+	Routed        int64   `json:"routed"`
+	Dropped       int64   `json:"dropped"`
+	Weight        float64 `json:"weight"`
+	WeightDropped float64 `json:"weight_dropped"`
+}
+
+type selDumpJSON struct {
+	Path    string `json:"path"`
+	Records uint64 `json:"records"`
+}
+
+type traceJSON struct {
+	Path string `json:"path"`
+	Rows uint64 `json:"rows"`
+}
+
+// sessionJSON is what run, eval and bench say alike about a session.
+type sessionJSON struct {
+	Cache      cacheJSON    `json:"cache"`
+	IO         ioJSON       `json:"io"`
+	Drop       dropJSON     `json:"drop"`
+	SelDump    *selDumpJSON `json:"sel_dump"`
+	RouteTrace *traceJSON   `json:"route_trace"`
+}
+
+func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) sessionJSON {
+	st, d := s.SourceStats(), s.Drops()
+	r := sessionJSON{
+		Cache: cacheJSON{BudgetBytes: plan.BudgetBytes, ResidentBytes: st.ResidentBytes, Policy: plan.Policy, Hits: st.Hits, Misses: st.Misses, HitRate: hitRate(st)},
+		IO:    ioJSON{Mode: plan.IO, BytesRead: st.BytesRead, Reads: st.Reads, Seconds: st.ReadSeconds, Wait: st.WaitSeconds},
+		Drop:  dropJSON{Frac: s.Config().Drop.Frac, Routed: d.Routed, Dropped: d.Dropped, Weight: d.Mass, WeightDropped: d.MassDropped},
+	}
+	if t != nil && t.sel != nil {
+		r.SelDump = &selDumpJSON{t.selPath, t.sel.Records()}
+	}
+	if t != nil && t.trace != nil {
+		r.RouteTrace = &traceJSON{t.tracePath, t.trace.Rows()}
+	}
+	return r
+}
+
+func hitRate(s moe.Stats) float64 {
+	if s.Demanded == 0 {
+		return 0
+	}
+	return float64(s.Hits) / float64(s.Demanded)
+}
+
+// printSession says the same in words.
+func printSession(w io.Writer, s *engine.Session, plan engine.SourcePlan) {
+	st, d := s.SourceStats(), s.Drops()
+	if plan.BudgetBytes > 0 {
+		fmt.Fprintf(w, "cache: %d of %d MiB used, %d hits, %d misses (%.1f %% hits), %.1f MiB read in %d reads, waited %.3f s\n",
+			st.ResidentBytes>>20, plan.BudgetBytes>>20, st.Hits, st.Misses, 100*hitRate(st), float64(st.BytesRead)/(1<<20), st.Reads, st.WaitSeconds)
+	}
+	if frac := s.Config().Drop.Frac; frac > 0 {
+		fmt.Fprintf(w, "drop: threshold %g of 1/k, %d of %d routed experts dropped (%.2f %%), %.2f %% of the routed weight (%.4f a token and layer)\n",
+			frac, d.Dropped, d.Routed, percent(float64(d.Dropped), float64(d.Routed)), percent(d.MassDropped, d.Mass),
+			d.Mass/max(1, float64(d.Routed))*float64(s.Config().NExpertUsed))
+	}
+}
+
+func percent(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return 100 * a / b
+}
+
+// printJSON writes one document.
+func printJSON(w io.Writer, doc any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(doc)
+}
