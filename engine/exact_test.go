@@ -176,6 +176,13 @@ func TestExact(t *testing.T) {
 	} {
 		check(c)
 	}
+	moved := openFile(t, demoFile(t))
+	if err := moved.MoveDense(); err != nil {
+		t.Fatal(err)
+	}
+	if got := runExact(t, moved, ids, exactBase); !slices.Equal(got.tokens, base.tokens) || !bytes.Equal(got.logits, base.logits) {
+		t.Error("dense weights in memory of our own: output differs")
+	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	pick := func(list ...string) string { return list[rng.IntN(len(list))] }
 	for range 40 {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 
 	"sluice/engine/gguf"
@@ -19,6 +20,7 @@ type Model struct {
 
 	arch *arch
 	w    *weights
+	mem  *moe.Memory // dense matrices, nil: in the file's mapping
 }
 
 // OpenOptions change how a model file is read.
@@ -47,7 +49,7 @@ func New(f *gguf.File, o OpenOptions) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, ix, err := loadWeights(f, h, a)
+	w, ix, err := loadWeights(f, h, a, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +68,37 @@ func New(f *gguf.File, o OpenOptions) (*Model, error) {
 }
 
 // Close unmaps the file. Sessions of the model must be closed before.
-func (m *Model) Close() error { return m.File.Close() }
+func (m *Model) Close() error {
+	err := m.File.Close()
+	if m.mem != nil {
+		err = errors.Join(err, m.mem.Close())
+	}
+	return err
+}
+
+// MoveDense copies the dense matrices into memory of our own, in large pages where the system gives
+// them: decode then is not slowed by the page walks of a file mapping, and the page cache cannot
+// lose them. Routed experts are the expert source's matter. No session may be open.
+func (m *Model) MoveDense() error {
+	extents := make([]moe.Extent, len(m.w.mats))
+	for i, t := range m.w.mats {
+		extents[i] = moe.Extent{File: t.Shard, Off: t.Offset, Len: t.Size}
+	}
+	mem, err := moe.ReadExtents(m.Layout.Files, extents)
+	if err != nil {
+		return err
+	}
+	moved := map[string][]byte{}
+	for i, t := range m.w.mats {
+		moved[t.Name] = mem.View(i)
+	}
+	w, _, err := loadWeights(m.File, &m.Hparams, m.arch, moved)
+	if err != nil {
+		return errors.Join(err, mem.Close())
+	}
+	m.w, m.mem = w, mem
+	return nil
+}
 
 // router is the routing rule of every MoE layer, with k experts a token.
 func (m *Model) router(k int) *moe.Router {

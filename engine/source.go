@@ -137,21 +137,14 @@ func (m *Model) openUncached(c SourceConfig, p SourcePlan, auto bool) (moe.Sourc
 
 // autoBudget chooses no cache when everything fits, else what is left after everything else.
 func (m *Model) autoBudget(c *SourceConfig, p *SourcePlan) error {
-	if c.IO == "mmap" || c.IO == "resident" {
+	if c.fits(m) {
+		if c.Available == 0 {
+			p.Notes = append(p.Notes, "available memory unknown: no expert cache")
+		}
 		c.BudgetBytes = 0
 		return nil
 	}
-	experts := m.ExpertBytes()
-	if c.Available == 0 {
-		p.Notes = append(p.Notes, "available memory unknown: no expert cache")
-		c.BudgetBytes = 0
-		return nil
-	}
-	left := c.Available - c.Reserved - autoFloor
-	if left >= experts {
-		c.BudgetBytes = 0
-		return nil
-	}
+	experts, left := m.ExpertBytes(), c.Available-c.Reserved-autoFloor
 	if left < p.WorkingSet {
 		return settingf("%d MiB of memory available, less %d MiB for dense weights and context and %d MiB left free, leaves %d MiB for experts: one token needs %d MiB (name a budget to go below)",
 			c.Available>>20, c.Reserved>>20, int64(autoFloor)>>20, left>>20, (p.WorkingSet+1<<20-1)>>20)

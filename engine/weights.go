@@ -13,8 +13,17 @@ import (
 // used, so that a tensor nobody asked for is an error and not silently ignored: it would mean a
 // model that is not the one we compute.
 type tensorSet struct {
-	f    *gguf.File
-	used map[string]bool
+	f     *gguf.File
+	used  map[string]bool
+	mats  []*gguf.Tensor    // taken by mat
+	moved map[string][]byte // tensors whose bytes are in memory of ours; others are in the file's mapping
+}
+
+func (s *tensorSet) data(t *gguf.Tensor) []byte {
+	if b, ok := s.moved[t.Name]; ok {
+		return b
+	}
+	return t.Data()
 }
 
 func (s *tensorSet) has(name string) bool {
@@ -65,13 +74,14 @@ func supportedTypes() string {
 	return strings.Join(names, ", ")
 }
 
-// mat takes a rows x cols matrix; its bytes stay in the file's mapping.
+// mat takes a rows x cols matrix; its bytes stay where they are.
 func (s *tensorSet) mat(name string, rows, cols int) (kernels.Mat, error) {
 	t, err := s.take(name, cols, rows)
 	if err != nil {
 		return kernels.Mat{}, err
 	}
-	m, err := kernels.NewMat(t.Type, rows, cols, t.Data())
+	s.mats = append(s.mats, t)
+	m, err := kernels.NewMat(t.Type, rows, cols, s.data(t))
 	if err != nil {
 		return kernels.Mat{}, fmt.Errorf("%s: tensor %q: %w", s.f.Name(), name, err)
 	}
@@ -154,6 +164,7 @@ type weights struct {
 	output     kernels.Mat // nVocab x nEmbd
 	ropeFactor []float32   // nRot/2 or nil
 	layers     []layer
+	mats       []*gguf.Tensor // the dense matrices
 }
 
 // loader gathers first errors so that the list of tensors reads as a list.
@@ -187,9 +198,10 @@ func (l *loader) opt(name string, n int) (v []float32) {
 	return v
 }
 
-// loadWeights binds every tensor of the file. No weight bytes are copied except vectors.
-func loadWeights(f *gguf.File, h *Hparams, a *arch) (*weights, *expertIndex, error) {
-	l := &loader{tensorSet: &tensorSet{f: f, used: map[string]bool{}}}
+// loadWeights binds every tensor of the file, taking the bytes of matrices from moved where they are there. No weight
+// bytes are copied except vectors.
+func loadWeights(f *gguf.File, h *Hparams, a *arch, moved map[string][]byte) (*weights, *expertIndex, error) {
+	l := &loader{tensorSet: &tensorSet{f: f, used: map[string]bool{}, moved: moved}}
 	emb, ok := f.Tensor("token_embd.weight")
 	if !ok || len(emb.Dims) != 2 {
 		return nil, nil, fmt.Errorf("%s: tensor %q is missing or not a matrix", f.Name(), "token_embd.weight")
@@ -220,6 +232,7 @@ func loadWeights(f *gguf.File, h *Hparams, a *arch) (*weights, *expertIndex, err
 	if err := l.leftover(h.Arch); err != nil {
 		return nil, nil, err
 	}
+	w.mats = l.mats
 	return w, ix, nil
 }
 

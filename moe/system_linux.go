@@ -89,8 +89,17 @@ func (linux) mmap(n int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return unsafe.Slice((*byte)(p), n), nil
+	mem := unsafe.Slice((*byte)(p), n)
+	if n >= hugePage {
+		// Large pages where the system has them: a decode step streams all of this memory, and with small
+		// pages its speed is that of the page walks. Without them it only is slower, so an error is no fault.
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+	}
+	return mem, nil
 }
+
+// hugePage is the size from which memory is asked for in large pages: their size on amd64 and arm64.
+const hugePage = 2 << 20
 
 func (linux) remap(mem []byte, n int) ([]byte, error) {
 	p, err := unix.MremapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)), nil, uintptr(n), unix.MREMAP_MAYMOVE)

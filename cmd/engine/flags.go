@@ -19,8 +19,8 @@ const selDumpEnv = "SLUICE_MOE_SEL_DUMP"
 
 // modelFlags name the model and how it is computed.
 type modelFlags struct {
-	path, pre, device, isa, arm, kv, acts string
-	threads, ctx, batch, nUsed            int
+	path, pre, device, isa, arm, kv, acts, weights string
+	threads, ctx, batch, nUsed                     int
 }
 
 func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
@@ -32,6 +32,7 @@ func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
 	fs.StringVar(&f.arm, "arm", "host", "routing arm: host or table")
 	fs.StringVar(&f.kv, "kv", "f16", "type of the key/value cache: f16 or f32")
 	fs.StringVar(&f.acts, "acts", "q8", "activations at quantised weights: q8 or f32 (slower, exact)")
+	fs.StringVar(&f.weights, "weights", "auto", "where weights are held: mmap (the file's mapping: starts at once), huge (copied into large pages: decodes faster) or auto (huge when it fits)")
 	fs.IntVarP(&f.threads, "threads", "t", 0, "worker threads (default: processors by affinity and cgroup quota)")
 	fs.IntVarP(&f.ctx, "ctx-size", "c", 0, "context in tokens (default: the model's, at most 4096)")
 	fs.IntVarP(&f.batch, "batch-size", "b", engine.DefaultBatch, "prompt chunk in tokens")
@@ -50,6 +51,9 @@ func (f *modelFlags) check(c *cobra.Command) error {
 	}
 	if f.acts != "q8" && f.acts != "f32" {
 		return usagef("--acts %q: want q8 or f32", f.acts)
+	}
+	if f.weights != "auto" && f.weights != "mmap" && f.weights != "huge" {
+		return usagef("--weights %q: want auto, mmap or huge", f.weights)
 	}
 	if f.isa != "" {
 		if _, err := kernels.SetISA(f.isa); err != nil {
@@ -81,7 +85,7 @@ func (f *cacheFlags) add(c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.mb, "cache-mb", "auto", "expert cache in MiB; 0: none; auto: none when all experts fit in memory")
 	fs.StringVar(&f.policy, "cache-policy", "", "what the expert cache evicts: "+strings.Join(moe.Policies(), " or ")+" (default "+moe.Policies()[0]+")")
-	fs.StringVar(&f.io, "io", "", "expert reads: direct (default) or buffered with a cache, mmap (default) or resident without")
+	fs.StringVar(&f.io, "io", "", "expert reads: direct (default) or buffered with a cache; mmap: no cache, experts in the file's mapping")
 	fs.IntVar(&f.lanes, "io-threads", 0, fmt.Sprintf("reader lanes of the expert cache (default %d)", engine.DefaultLanes))
 	fs.BoolVar(&f.force, "cache-force", false, "accept a cache smaller than one token's experts")
 }
@@ -90,9 +94,9 @@ func (f *cacheFlags) add(c *cobra.Command) {
 func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 	s := engine.SourceConfig{Policy: f.policy, Lanes: f.lanes, IO: f.io, Force: f.force}
 	switch f.io {
-	case "", "direct", "buffered", "mmap", "resident":
+	case "", "direct", "buffered", "mmap":
 	default:
-		return s, usagef("--io %q: want direct, buffered, mmap or resident", f.io)
+		return s, usagef("--io %q: want direct, buffered or mmap", f.io)
 	}
 	if c.Flags().Changed("io-threads") && f.lanes < 1 {
 		return s, usagef("--io-threads %d: want 1 or more", f.lanes)
@@ -107,6 +111,9 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 	}
 	s.BudgetBytes = mb << 20
 	if mb == 0 {
+		if f.io == "direct" || f.io == "buffered" {
+			return s, usagef("--io %s: there are no reads with --cache-mb 0", f.io)
+		}
 		for _, name := range []string{"cache-policy", "io-threads", "cache-force"} {
 			if c.Flags().Changed(name) {
 				return s, usagef("--%s has no effect with --cache-mb 0", name)

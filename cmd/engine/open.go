@@ -56,6 +56,13 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (*setup,
 		return nil, err
 	}
 	s := &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache}
+	if avail, ok := machine.MemoryAvailable("/"); ok {
+		s.cache.Available, s.cache.Reserved = avail, m.DenseBytes()+m.KVBytes(engine.SessionConfig{Ctx: mf.ctx, KV: mf.kv})
+	}
+	place, err := m.PlaceWeights(mf.weights, &s.cache)
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
 	if mf.threads == 0 {
 		mf.threads = s.cpus.Threads()
 	}
@@ -63,6 +70,10 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (*setup,
 		(m.DenseBytes()+m.ExpertBytes())>>20)
 	for _, n := range m.Tok.Notes() {
 		fmt.Fprintln(io.err, "tokenizer:", n)
+	}
+	fmt.Fprintf(io.err, "weights: %s (%s)\n", place.Mode, place.Why)
+	for _, n := range place.Notes {
+		fmt.Fprintln(io.err, "weights:", n)
 	}
 	fmt.Fprintf(io.err, "kernels: %s (processor has %s), %d threads of %s\n", kernels.ISA(), kernels.Features(), mf.threads, s.cpus)
 	return s, nil
@@ -90,11 +101,7 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	if k > m.NExpert {
 		return nil, engine.SourcePlan{}, usagef("--n-expert-used %d: want 1..%d (the model's expert_count)", k, m.NExpert)
 	}
-	cache := s.cache
-	if avail, ok := machine.MemoryAvailable("/"); ok {
-		cache.Available, cache.Reserved = avail, m.DenseBytes()+m.KVBytes(cfg)
-	}
-	src, plan, err := m.OpenSource(cache, k)
+	src, plan, err := m.OpenSource(s.cache, k)
 	if err != nil {
 		return nil, plan, err
 	}
