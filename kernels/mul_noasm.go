@@ -1,0 +1,5 @@
+//go:build !amd64 || noasm
+
+package kernels
+
+func mulRows(c *mul) { mulRowsGeneric(c) }
