@@ -1,0 +1,267 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readFile(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	must(t, err)
+	return b
+}
+
+const header = "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes,dropped\n"
+
+func TestDetect(t *testing.T) {
+	sel := readFile(t, "testdata/truncated-288.sel.bin")
+	for _, c := range []struct {
+		name, data string
+		kind       Kind
+		want       string
+	}{
+		{"dump", string(sel), Selection, ""},
+		{"one record", "\x03\x01\x05\x00\x00\x00\x80?", Selection, ""},
+		{"torn first record", "\x03", Selection, ""},
+		{"trace", "# route_trace v1\n# model=x\n" + header, Trace, ""},
+		{"trace without preamble, CRLF", strings.ReplaceAll(header, "\n", "\r\n"), Trace, ""},
+		{"trace, byte order mark", "\ufeff# route_trace v1\n" + header, Trace, ""},
+		{"empty", "", 0, "empty file"},
+		{"text", "The quick brown fox\n", 0, "text, so no selection dump, and no route trace either"},
+		{"reordered and short", "phase,turn\n", 0, "lacks columns: step, layer"},
+	} {
+		r := strings.NewReader(c.data)
+		kind, err := Detect(r)
+		if kind != c.kind || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, %v", c.name, kind, err)
+		}
+		if err == nil && r.Len() != len(c.data) {
+			t.Errorf("%s: not rewound", c.name)
+		}
+	}
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer r.Close()
+	defer w.Close()
+	if _, err := Detect(r); err == nil || !strings.Contains(err.Error(), "cannot be rewound") {
+		t.Error(err)
+	}
+}
+
+func cat(t testing.TB, data string, o CatOptions) (string, *Torn, error) {
+	t.Helper()
+	var b bytes.Buffer
+	torn, err := Cat(context.Background(), &b, strings.NewReader(data), o)
+	return b.String(), torn, err
+}
+
+const smallDump = "\x03\x02\x1f\x01\x00\x00\x00\x3f\x00\x00\x00\x00\x80\x3e" + // layer 3: 287 0.5, 0 0.25
+	"\x05\x01\x07\x00\x00\x00\xc0\x7f" + // layer 5: 7 NaN
+	"\x03\x01\x01\x00\x00\x00\x80\x3f" // layer 3: 1 1.0
+
+func TestCatSelection(t *testing.T) {
+	all := "           0  record 0  layer 3  n_sel 2  287:0.5 0:0.25\n" +
+		"          14  record 1  layer 5  n_sel 1  7:NaN\n" +
+		"          22  record 2  layer 3  n_sel 1  1:1\n"
+	lines := strings.SplitAfter(all, "\n")
+	for _, c := range []struct {
+		o    CatOptions
+		want string
+	}{
+		{CatOptions{Layer: -1}, all},
+		{CatOptions{Layer: 3}, lines[0] + lines[2]},
+		{CatOptions{Layer: 3, Skip: 1}, lines[2]},
+		{CatOptions{Layer: -1, Skip: 1, Limit: 1}, lines[1]},
+		{CatOptions{Layer: 5, Skip: 4}, ""},
+	} {
+		got, torn, err := cat(t, smallDump, c.o)
+		must(t, err)
+		if got != c.want || torn != nil {
+			t.Errorf("%+v:\n%s", c.o, got)
+		}
+	}
+	got, torn, err := cat(t, smallDump+"\x01\x01\x00", CatOptions{Layer: -1})
+	must(t, err)
+	if got != all || torn == nil || torn.String() != "torn tail: 3 whole records, torn at byte 30" {
+		t.Errorf("torn %v\n%s", torn, got)
+	}
+	if _, _, err := cat(t, smallDump, CatOptions{Layer: 9}); err == nil || !strings.Contains(err.Error(), "layer 9 has no records") {
+		t.Error(err)
+	}
+	if got, _, err := cat(t, smallDump+"\x00\x00", CatOptions{Layer: -1}); err == nil || got != all || !strings.Contains(err.Error(), "record 3 at byte 30: n_sel 0") {
+		t.Errorf("%v\n%s", err, got)
+	}
+}
+
+// The offset that is printed is where the line begins in the file, comments, CRLF and blank lines counted.
+func TestCatTraceOffsets(t *testing.T) {
+	file := []byte("# route_trace v1\r\n" + strings.TrimSuffix(header, "\n") + ",note\r\n\r\n")
+	var begins []int
+	for i := range 20000 { // several of the reader's buffers
+		if i%7 == 0 {
+			file = append(file, "# rows=1\n"...)
+		}
+		begins = append(begins, len(file))
+		file = append(file, "0,1,28,3,0,60,0.5,2,17,1,a\"b\r\n"...)
+		if len(file) > 200<<10 {
+			break
+		}
+	}
+	data := string(file)
+	var b bytes.Buffer
+	_, err := Cat(context.Background(), &b, strings.NewReader(data), CatOptions{Layer: -1, JSON: true})
+	must(t, err)
+	var doc struct {
+		Kind    string
+		Torn    *Torn
+		Records []struct {
+			Offset, Line int
+			Note         string
+			Phase        string
+			Weight       float64
+			Residency    string
+			Dropped      bool
+		}
+	}
+	must(t, json.Unmarshal(b.Bytes(), &doc))
+	if doc.Kind != "route trace" || len(doc.Records) != len(begins) {
+		t.Fatalf("%d records, want %d", len(doc.Records), len(begins))
+	}
+	for i, r := range doc.Records {
+		if r.Offset != begins[i] || r.Note != `a"b` || r.Phase != "decode" || r.Weight != 0.5 || r.Residency != "hit-prefetch" || !r.Dropped {
+			t.Fatalf("record %d: %+v, want offset %d", i, r, begins[i])
+		}
+	}
+	got, _, err := cat(t, data, CatOptions{Layer: -1, Limit: 1})
+	must(t, err)
+	if want := "         107  line 5  turn 0  decode  step 28  layer 3  slot 0  expert 60  weight 0.5  hit-prefetch  17 bytes  dropped  note=\"a\\\"b\"\n"; got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestCatJSONSelection(t *testing.T) {
+	got, _, err := cat(t, smallDump+"\x01", CatOptions{Layer: -1, JSON: true})
+	must(t, err)
+	var doc struct {
+		Records []struct {
+			Offset, Record, Layer int
+			Expert                []int
+			Weight                []any
+		}
+		Torn *Torn
+	}
+	must(t, json.Unmarshal([]byte(got), &doc))
+	if len(doc.Records) != 3 || doc.Records[0].Expert[0] != 287 || doc.Records[1].Weight[0] != "NaN" || doc.Torn == nil || doc.Torn.Offset != 30 {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestStatSelection(t *testing.T) {
+	data := smallDump + "\x03\x02\x04\x00\x00\x00\x80\x3f\x04\x00\x00\x00\x80\x3f" + "\xff"
+	s, err := Stat(context.Background(), strings.NewReader(data))
+	must(t, err)
+	want := []SelTotal{
+		{Layer: 3, Tokens: 3, Slots: 5, MinK: 1, MaxK: 2, Experts: 4, MaxExpert: 287, MeanMass: (0.75 + 1 + 2) / 3, Repeated: 1},
+		{Layer: 5, Tokens: 1, Slots: 1, MinK: 1, MaxK: 1, Experts: 1, MaxExpert: 7, NonFinite: 1},
+	}
+	if s.Records != 4 || s.Bytes != 44 || s.Torn == nil || s.Torn.Offset != 44 || len(s.Sel) != 2 || s.Sel[0] != want[0] || s.Sel[1] != want[1] {
+		t.Errorf("%+v", s)
+	}
+	var b bytes.Buffer
+	must(t, s.WriteText(&b))
+	for _, want := range []string{"selection dump: 4 records, 44 bytes", "torn tail: 4 whole records, torn at byte 44", "1..2"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("lacks %q:\n%s", want, b.String())
+		}
+	}
+}
+
+func TestStatTrace(t *testing.T) {
+	data := readFile(t, "testdata/qwen-dropped-part.route.csv")
+	s, err := Stat(context.Background(), bytes.NewReader(data))
+	must(t, err)
+	var rows, misses, dropped, unknown uint64
+	read, weight := int64(0), 0.0
+	for _, l := range s.Trace {
+		if l.Hits+l.Prefetched+l.Misses != l.Rows {
+			t.Errorf("%+v", l)
+		}
+		rows, misses, dropped, unknown = rows+l.Rows, misses+l.Misses, dropped+l.Dropped, unknown+l.UnknownRows
+		read, weight = read+l.BytesRead, weight+l.Weight
+	}
+	if rows != 1999 || s.Records != rows || misses != 1478 || dropped != 179 || unknown != 2 || read != 2011004928 || weight < 332.98 || weight > 332.99 || s.Bytes != int64(len(data)) {
+		t.Errorf("rows %d misses %d dropped %d unknown %d bytes %d weight %v", rows, misses, dropped, unknown, read, weight)
+	}
+	var b bytes.Buffer
+	must(t, s.WriteText(&b))
+	if !strings.Contains(b.String(), "route trace: 1999 rows") {
+		t.Error(b.String())
+	}
+}
+
+func TestCancelledAndFailing(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	big := strings.Repeat(smallDump, 30000)
+	if _, err := Stat(ctx, strings.NewReader(big)); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := Cat(ctx, io.Discard, strings.NewReader(big), CatOptions{Layer: -1}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := Cat(context.Background(), failing{}, strings.NewReader(big), CatOptions{Layer: -1}); err != io.ErrShortWrite {
+		t.Error(err)
+	}
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+
+func FuzzCat(f *testing.F) {
+	f.Add([]byte(smallDump), false)
+	f.Add([]byte("# route_trace v1\n"+header+"0,1,28,3,0,60,0.5,2,17,1\n#\n\n0,1,28,3,0,61,nan,2,17,\n0,1"), true)
+	f.Fuzz(func(t *testing.T, data []byte, asJSON bool) {
+		var b bytes.Buffer
+		torn, err := Cat(context.Background(), &b, bytes.NewReader(data), CatOptions{Layer: -1, JSON: asJSON})
+		s, statErr := Stat(context.Background(), bytes.NewReader(data))
+		if (err == nil) != (statErr == nil) {
+			t.Fatal(err, statErr)
+		}
+		if err != nil {
+			return
+		}
+		if (torn == nil) != (s.Torn == nil) || torn != nil && (*torn != *s.Torn || torn.Records != s.Records) {
+			t.Fatal(torn, s.Torn)
+		}
+		if asJSON && !json.Valid(b.Bytes()) {
+			t.Fatalf("%s", b.Bytes())
+		}
+		if !asJSON && s.Kind == Selection.String() && uint64(bytes.Count(b.Bytes(), []byte("\n"))) != s.Records {
+			t.Fatalf("%d records\n%s", s.Records, b.Bytes())
+		}
+	})
+}
+
+func BenchmarkStat(b *testing.B) {
+	data := bytes.Repeat(readFile(b, "testdata/truncated-288.sel.bin")[:50000], 20)
+	b.SetBytes(int64(len(data)))
+	for b.Loop() {
+		_, err := Stat(context.Background(), bytes.NewReader(data))
+		must(b, err)
+	}
+}
