@@ -49,6 +49,7 @@ type TraceReader struct {
 	columns []string
 	unknown []string
 	extra   [][]byte
+	plain   bool  // columns in the writer's order
 	line    int   // number of the line last read, from 1
 	off     int64 // where it begins
 	next    int64 // where the next one begins
@@ -126,6 +127,7 @@ func (t *TraceReader) header(line string) error {
 		t.kinds = append(t.kinds, uint8(k))
 	}
 	t.extra = make([][]byte, len(t.unknown))
+	t.plain = standardOrder(t.kinds)
 	return nil
 }
 
@@ -137,6 +139,9 @@ func (t *TraceReader) header(line string) error {
 func (t *TraceReader) Next(row *TraceRow) error {
 	if t.err != nil {
 		return t.err
+	}
+	if t.plain && t.nextFast(row) {
+		return nil
 	}
 	for {
 		line, whole, err := t.readLine()

@@ -6,10 +6,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"sluice/dump"
+	"sluice/dump/replay"
 	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/engine/gguf"
@@ -160,6 +162,12 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, plan engine.SourcePlan) (err
 		for il := range m.NLayer {
 			meta.Layers = append(meta.Layers, dump.TraceLayer{Layer: il, ExpertBytes: m.Layout.ExpertBytes(il), DenseBytes: m.LayerDenseBytes(il)})
 		}
+		var slots []string
+		for il := range m.NLayer {
+			one := moe.Layout{Files: m.Layout.Files, Experts: m.Layout.Experts[il : il+1]}
+			slots = append(slots, strconv.FormatInt(moe.WorkingSet(&one, 1), 10))
+		}
+		meta.Extra = append(meta.Extra, [2]string{replay.SlotBytesKey, strings.Join(slots, ",")})
 		for _, key := range []string{"cache_bytes", "cache_policy", "drop_frac", "drop_renorm"} {
 			if v, ok := conf[key]; ok {
 				meta.Extra = append(meta.Extra, [2]string{key, v})

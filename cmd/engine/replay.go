@@ -1,0 +1,218 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sluice/dump"
+	"sluice/dump/replay"
+	"sluice/moe"
+)
+
+type replayFlags struct {
+	fracs             string
+	cache, live       bool
+	budgets, policies string
+	seed              uint64
+	inPrefill         bool
+	against           string
+	json              bool
+}
+
+func replayCommand(io streams) *cobra.Command {
+	f := &replayFlags{}
+	c := &cobra.Command{
+		Use:   "replay TRACE...",
+		Short: "Say from route traces what dropping would save and cost, or how big a cache should be",
+		Long: `Replays route traces (engine run --route-trace) without a model.
+
+Without --cache: what a drop threshold would have saved and cost, beside a smaller top-k. Where a
+cache is known (the preamble's cache_bytes, or --budgets) it also runs that cache while dropping,
+and holds the result against the recorded run.
+With --cache: hit rates by budget and policy, and the LRU hit rate at every budget.`,
+		Example: `  engine replay route.csv
+  engine replay route.csv --frac 0.5,0.9 --budgets 2000
+  engine replay plain.csv --against dropped.csv
+  engine replay --cache route.csv --budgets 500,1000,2000 --policies belady,lru,lfu
+  engine replay --cache --live route.csv --budgets 2000`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("%s: no trace given", c.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args, io) },
+	}
+	fs := c.Flags()
+	fs.StringVar(&f.fracs, "frac", "0.25,0.5,0.75,1", "drop thresholds as fractions of 1/k, separated by commas")
+	fs.BoolVar(&f.cache, "cache", false, "replay caches instead of dropping")
+	fs.BoolVar(&f.live, "live", false, "with --cache: this engine's cache as it runs, instead of one batch a call")
+	fs.StringVar(&f.budgets, "budgets", "", "cache budgets in MiB, separated by commas (default: a sweep with --cache, else the recorded run's)")
+	fs.StringVar(&f.policies, "policies", "", "with --cache: "+strings.Join(replay.CachePolicies(), ",")+"; else and with --live: "+strings.Join(moe.Policies(), ",")+" (default: all with --cache, else the recorded run's)")
+	fs.Uint64Var(&f.seed, "seed", 1, "with --cache: seed of the policy random")
+	fs.BoolVar(&f.inPrefill, "drop-in-prefill", false, "let the dynamic replay drop in prompts too")
+	fs.StringVar(&f.against, "against", "", "trace of the same prompt recorded with dropping on, to hold the dynamic replay against")
+	fs.BoolVar(&f.json, "json", false, "print one JSON document instead of the text")
+	return c
+}
+
+// replayJSON is the document of replay --json.
+type replayJSON struct {
+	Drop  []*replay.DropReport  `json:"drop,omitempty"`
+	Cache []*replay.CacheReport `json:"cache,omitempty"`
+}
+
+// check refuses flags that would do nothing.
+func (f *replayFlags) check(c *cobra.Command) error {
+	names, why := []string{"live", "seed"}, "without --cache"
+	if f.cache {
+		names, why = []string{"frac", "drop-in-prefill", "against"}, "with --cache"
+	}
+	for _, name := range names {
+		if c.Flags().Changed(name) {
+			return usagef("--%s has no effect %s", name, why)
+		}
+	}
+	if f.live && c.Flags().Changed("seed") {
+		return usagef("--seed has no effect with --live: the engine has no policy that draws")
+	}
+	return nil
+}
+
+func (f *replayFlags) run(c *cobra.Command, paths []string, io streams) error {
+	if err := f.check(c); err != nil {
+		return err
+	}
+	budgets, err := budgetList(f.budgets)
+	if err != nil {
+		return err
+	}
+	known := moe.Policies()
+	if f.cache && !f.live {
+		known = replay.CachePolicies()
+	}
+	policies, err := policyList(f.policies, known)
+	if err != nil {
+		return err
+	}
+	var one func(path string) (textReport, *dump.TornError, error)
+	var doc replayJSON
+	if f.cache {
+		cfg := replay.CacheConfig{Budgets: budgets, Policies: policies, Seed: f.seed}
+		if f.live {
+			cfg.Order = replay.OrderLive
+		}
+		one = func(path string) (textReport, *dump.TornError, error) {
+			r, err := replay.Cache(filepath.Base(path), opener(path), cfg)
+			if err != nil {
+				return nil, nil, err
+			}
+			doc.Cache = append(doc.Cache, r)
+			return r, r.Torn, nil
+		}
+	} else {
+		cfg, err := f.dropConfig(budgets, policies)
+		if err != nil {
+			return err
+		}
+		one = func(path string) (textReport, *dump.TornError, error) {
+			file, err := os.Open(path)
+			if err != nil {
+				return nil, nil, err
+			}
+			defer file.Close()
+			r, err := replay.Drop(filepath.Base(path), file, cfg)
+			if err != nil {
+				return nil, nil, err
+			}
+			doc.Drop = append(doc.Drop, r)
+			return r, r.Torn, nil
+		}
+	}
+	// One bad trace does not take the others' answers away.
+	var failed error
+	for _, path := range paths {
+		r, torn, err := one(path)
+		if err == nil && torn != nil {
+			err = fmt.Errorf("%s: %w", path, torn)
+		}
+		failed = errors.Join(failed, err)
+		if r != nil && !f.json {
+			if err := r.WriteText(io.out); err != nil {
+				return err
+			}
+		}
+	}
+	if f.json && (doc.Cache != nil || doc.Drop != nil) {
+		failed = errors.Join(failed, printJSON(io.out, doc))
+	}
+	return failed
+}
+
+func (f *replayFlags) dropConfig(budgets []int64, policies []string) (cfg replay.DropConfig, err error) {
+	cfg = replay.DropConfig{Budgets: budgets, Policies: policies, InPrefill: f.inPrefill}
+	if cfg.Fracs, err = fractions("frac", f.fracs); err != nil {
+		return cfg, err
+	}
+	if f.against == "" {
+		return cfg, nil
+	}
+	file, err := os.Open(f.against)
+	if err != nil {
+		return cfg, err
+	}
+	defer file.Close()
+	cfg.Against, err = replay.ReadRecorded(filepath.Base(f.against), file)
+	return cfg, err
+}
+
+// textReport is either replay's answer.
+type textReport interface{ WriteText(w io.Writer) error }
+
+func opener(path string) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) { return os.Open(path) }
+}
+
+// budgetList parses MiB, decimals allowed; "" is none.
+func budgetList(list string) ([]int64, error) {
+	if list == "" {
+		return nil, nil
+	}
+	var out []int64
+	for s := range strings.SplitSeq(list, ",") {
+		v, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+		if err != nil || !(v > 0 && v <= math.MaxInt64>>21) {
+			return nil, usagef("--budgets %q: want MiB above 0, separated by commas", list)
+		}
+		out = append(out, int64(v*(1<<20)))
+	}
+	return out, nil
+}
+
+// policyList refuses names that are not known, so that no column stands for another policy than its head says.
+func policyList(list string, known []string) ([]string, error) {
+	if list == "" {
+		return nil, nil
+	}
+	var out []string
+	for s := range strings.SplitSeq(list, ",") {
+		s = strings.TrimSpace(s)
+		if !slices.Contains(known, s) {
+			return nil, usagef("--policies: unknown cache policy %q: want one of %s", s, strings.Join(known, ", "))
+		}
+		if slices.Contains(out, s) {
+			return nil, usagef("--policies: %s twice", s)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}

@@ -1,0 +1,117 @@
+package replay
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+
+	"sluice/dump"
+)
+
+// Recorded is what a run really did, by its own trace.
+type Recorded struct {
+	File        string        `json:"file"`
+	BudgetBytes int64         `json:"cache_bytes"`  // 0: no cache, or not stated
+	Policy      string        `json:"cache_policy"` // "": not stated
+	Frac        float64       `json:"drop_frac"`
+	FracKnown   bool          `json:"drop_frac_known"` // stated, or nothing was dropped
+	Decode      RecordedPhase `json:"decode"`
+	Prefill     RecordedPhase `json:"prefill"`
+}
+
+// RecordedPhase counts over layer calls, where an expert counts once however many rows want it.
+type RecordedPhase struct {
+	Routed      int64   `json:"routed"` // rows
+	Lookups     int64   `json:"lookups"`
+	Hits        int64   `json:"hits"`
+	Misses      int64   `json:"misses"` // experts read: misses that were not dropped
+	BytesRead   int64   `json:"bytes_read"`
+	Dropped     int64   `json:"dropped"` // rows
+	Mass        float64 `json:"mass"`    // of known weights
+	MassDropped float64 `json:"mass_dropped"`
+}
+
+// recorder counts a Recorded. Lookups are of experts that at least one row kept.
+type recorder struct {
+	rec  Recorded
+	call uint32
+	seen []uint32 // by expert: the call in which it was counted
+}
+
+func newRecorder(g *geometry, m *dump.TraceMeta) *recorder {
+	r := &recorder{seen: make([]uint32, g.nExpert)}
+	r.rec.Policy = extra(m, "cache_policy")
+	if n, err := strconv.ParseInt(extra(m, "cache_bytes"), 10, 64); err == nil && n > 0 {
+		r.rec.BudgetBytes = n
+	}
+	if f, err := strconv.ParseFloat(extra(m, "drop_frac"), 64); err == nil && f >= 0 && f <= 1 {
+		r.rec.Frac, r.rec.FracKnown = f, true
+	}
+	return r
+}
+
+func (r *recorder) cell(c *cell) {
+	if c.newCall {
+		r.call++
+	}
+	p := &r.rec.Prefill
+	if c.phase == dump.Decode {
+		p = &r.rec.Decode
+	}
+	p.Routed += int64(len(c.expert))
+	for i, e := range c.expert {
+		w := c.weight[i]
+		if w-w == 0 {
+			p.Mass += w
+		}
+		if c.dropped[i] {
+			p.Dropped++
+			if w-w == 0 {
+				p.MassDropped += w
+			}
+			continue
+		}
+		p.BytesRead += c.bytes[i]
+		if r.seen[e] == r.call {
+			continue
+		}
+		r.seen[e] = r.call
+		p.Lookups++
+		if c.miss[i] {
+			p.Misses++
+		} else {
+			p.Hits++
+		}
+	}
+}
+
+func (r *recorder) done(name string) *Recorded {
+	r.rec.File = name
+	if r.rec.Decode.Dropped+r.rec.Prefill.Dropped == 0 && !r.rec.FracKnown {
+		r.rec.FracKnown = true
+	}
+	return &r.rec
+}
+
+// ReadRecorded reads what a run did, for DropConfig.Against.
+func ReadRecorded(name string, r io.Reader) (*Recorded, error) {
+	tr, err := dump.NewTraceReader(r)
+	if err != nil {
+		return nil, fmt.Errorf("replay: %s: %w", name, err)
+	}
+	m := tr.Meta()
+	g, err := newGeometry(&m)
+	if err != nil {
+		return nil, fmt.Errorf("replay: %s: %w", name, err)
+	}
+	rec := newRecorder(g, &m)
+	var s Scan
+	err = scan(tr, g.k, &s, func(c *cell) error { rec.cell(c); return nil })
+	if err == nil && s.Torn != nil {
+		err = s.Torn
+	}
+	if err != nil {
+		return nil, fmt.Errorf("replay: %s: %w", name, err)
+	}
+	return rec.done(name), nil
+}
