@@ -11,19 +11,12 @@ import (
 func (f *forward) attention(il int, ly *layer, n int) error {
 	kinds := kindOf(f.in.kind(ly.wq.Type)) | kindOf(f.in.kind(ly.wk.Type)) | kindOf(f.in.kind(ly.wv.Type))
 	f.norm.run(n, ly.attnNorm, kinds, nil)
-	where := "the token's embedding"
-	if il > 0 {
-		where = "the input, which is the previous layer's expert output,"
-	}
-	if err := f.checkFinite(n, il, where); err != nil {
-		return err
-	}
 	f.qkv.run(ly, n)
 	f.place.run(il, ly, n)
 	f.attend.run(il, n)
 	f.quant.run(n, f.att, &f.attIn, kindOf(f.attIn.kind(ly.wo.Type)))
 	f.proj.run(ly, n)
-	return nil
+	return f.checkFinite(n, il, "the attention output")
 }
 
 // qkvJob computes queries, keys and values as one pool of row blocks.

@@ -15,16 +15,15 @@ type ffnUnit struct {
 	row0           int       // first row in the hidden buffers
 }
 
-// ffnScratch holds the hidden rows of the experts computed in one pass.
+// ffnScratch holds the hidden rows of the experts computed in one pass: hidden.rows of routed
+// experts or shared.rows of the shared one.
 type ffnScratch struct {
 	f      *forward
 	units  []ffnUnit
-	rows   int       // capacity of the hidden buffers
 	gate   []float32 // rows x ff; after gateUp: silu(gate)*up
 	up     []float32 // rows x ff
 	hidden actSet    // the same as activations, routed experts
 	shared actSet    // the same, shared expert
-	kinds  kindSet
 
 	// current pass
 	ff  int
@@ -37,14 +36,12 @@ type ffnScratch struct {
 func (s *ffnScratch) init(f *forward, T, ffShared int) {
 	m := f.s.m
 	s.f = f
-	ff := max(m.NFFExpert, ffShared)
-	want := T * f.s.cfg.NExpertUsed
-	s.rows = max(T, min(want, hiddenBytes/(10*ff))) // two float32 buffers and the quantised rows
+	const bytes = 10 // of a hidden value: two float32 and its quantised form
+	s.hidden = actSet{n: m.NFFExpert, rows: rowsIn(hiddenBytes, bytes*m.NFFExpert, T*f.s.cfg.NExpertUsed), exact: f.s.cfg.ExactActs}
+	s.shared = actSet{n: ffShared, rows: rowsIn(hiddenBytes, bytes*max(1, ffShared), T), exact: f.s.cfg.ExactActs}
+	size := max(s.hidden.rows*m.NFFExpert, s.shared.rows*ffShared)
+	s.gate, s.up = make([]float32, size), make([]float32, size)
 	s.units = make([]ffnUnit, 0, m.NExpert)
-	s.gate = make([]float32, s.rows*ff)
-	s.up = make([]float32, s.rows*ff)
-	s.hidden = actSet{n: m.NFFExpert, rows: s.rows, exact: f.s.cfg.ExactActs}
-	s.shared = actSet{n: ffShared, rows: T, exact: f.s.cfg.ExactActs}
 	for i := range m.w.layers {
 		ly := &m.w.layers[i]
 		s.hidden.plan(ly.down.typ)
@@ -62,9 +59,6 @@ func (f *forward) moeLayer(il int, ly *layer, n int, ph phase) error {
 		kinds |= kindOf(f.in.kind(ly.sharedG.Type)) | kindOf(f.in.kind(ly.sharedUp.Type))
 	}
 	f.norm.run(n, ly.ffnNorm, kinds, ly.sharedGate)
-	if err := f.checkFinite(n, il, "the attention output"); err != nil {
-		return err
-	}
 	f.route.run(ly, n)
 	if err := f.selectExperts(il, n, ph); err != nil {
 		return err
@@ -74,8 +68,15 @@ func (f *forward) moeLayer(il int, ly *layer, n int, ph phase) error {
 	}
 	if ly.sharedGate != nil {
 		s := &f.ffn
-		s.units = append(s.units[:0], ffnUnit{gate: ly.sharedG, up: ly.sharedUp, down: ly.sharedDownM, tokens: f.ident[:n], weight: f.shared[:n]})
-		s.run(n, f.s.m.NFFShared, &s.shared)
+		for t, pass := 0, s.shared.rows; t < n; t += pass {
+			end := min(t+pass, n)
+			s.units = append(s.units[:0], ffnUnit{gate: ly.sharedG, up: ly.sharedUp, down: ly.sharedDownM,
+				tokens: f.ident[t:end], weight: f.shared[t:end]})
+			s.run(end-t, f.s.m.NFFShared, &s.shared)
+		}
+	}
+	if err := f.checkFinite(n, il, "the expert output"); err != nil {
+		return err
 	}
 	return f.record(il, n, ph)
 }
@@ -129,17 +130,19 @@ func (f *forward) runExperts(il int, ly *layer) error {
 	return nil
 }
 
-// runWave computes experts that the source holds together, in passes of at most ffn.rows rows.
+// runWave computes experts that the source holds together, in passes of at most hidden.rows rows. An
+// expert with more than that is cut; the order in which a token's results are added stays.
 func (f *forward) runWave(ly *layer, ids []int32) error {
 	s, t := &f.ffn, f.table
 	s.units = s.units[:0]
 	rows := 0
+	flush := func() {
+		s.run(rows, f.s.m.NFFExpert, &s.hidden)
+		s.units, rows = s.units[:0], 0
+	}
 	for i, e := range ids {
-		o0, o1 := t.Offsets[e], t.Offsets[e+1]
-		n := int(o1 - o0)
-		if rows+n > s.rows {
-			s.run(rows, f.s.m.NFFExpert, &s.hidden)
-			s.units, rows = s.units[:0], 0
+		if rows+int(t.Offsets[e+1]-t.Offsets[e]) > s.hidden.rows {
+			flush()
 		}
 		ex, err := f.s.src.Expert(i)
 		if err != nil {
@@ -148,11 +151,17 @@ func (f *forward) runWave(ly *layer, ids []int32) error {
 		if f.read != nil {
 			f.read[e] += f.s.src.ReadBytes(i)
 		}
-		s.units = append(s.units, ffnUnit{gate: ly.gate.of(ex.Gate), up: ly.up.of(ex.Up), down: ly.down.of(ex.Down),
-			tokens: t.Token[o0:o1], weight: t.Weight[o0:o1], row0: rows})
-		rows += n
+		for tokens, weight := t.Rows(int(e)); len(tokens) > 0; {
+			if rows == s.hidden.rows {
+				flush()
+			}
+			n := min(len(tokens), s.hidden.rows-rows)
+			s.units = append(s.units, ffnUnit{gate: ly.gate.of(ex.Gate), up: ly.up.of(ex.Up), down: ly.down.of(ex.Down),
+				tokens: tokens[:n], weight: weight[:n], row0: rows})
+			tokens, weight, rows = tokens[n:], weight[n:], rows+n
+		}
 	}
-	s.run(rows, f.s.m.NFFExpert, &s.hidden)
+	flush()
 	return nil
 }
 

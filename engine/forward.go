@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"sluice/dump"
 	"sluice/kernels"
@@ -25,23 +24,36 @@ const rowBlock = 32
 // token's are wanted.
 const logitRows = 16
 
-// hiddenBytes bounds the scratch memory of the experts' hidden rows. A layer call with more rows
-// than fit is computed in several passes.
-const hiddenBytes = 16 << 20
+// attendBytes and hiddenBytes bound the scratch memory of attention and of the experts' hidden rows:
+// rows that do not fit are computed in several passes, of passRows rows at least, so that reading the
+// weights again stays cheap beside the arithmetic. Unbounded, a chunk of 512 tokens of a wide model
+// would need more memory here than for everything else.
+const (
+	attendBytes = 4 << 20
+	hiddenBytes = 8 << 20
+	passRows    = 64
+)
+
+// rowsIn is how many of want rows one pass takes, when a row needs that many bytes of a bound.
+func rowsIn(bound, rowBytes, want int) int { return min(want, max(passRows, bound/rowBytes)) }
 
 // forward is the scratch memory of one session and the jobs that compute one chunk of tokens with
-// it. Everything is allocated by init. T is the largest chunk, n the tokens of the current one.
+// it. Everything is allocated by init. T is the largest chunk, n the tokens of the current one, A
+// the rows of one pass of attention.
 type forward struct {
 	s   *Session
 	one [1]int32
-	pos int // position of the chunk's first token
 
-	x      []float32 // T x nEmbd, the residual stream
-	xn     []float32 // T x nEmbd, its normalised rows
+	// The rows that attention works on: the whole chunk, but for its passes. See window.
+	pos int       // position of the first
+	x   []float32 // nEmbd each, the residual stream
+
+	chunk  []float32 // T x nEmbd, the residual stream of the whole chunk
+	xn     []float32 // T x nEmbd, its normalised rows, which are in's float32 form
 	in     actSet    // the same as activations
-	q      []float32 // T x nHead*headDim
-	k, v   []float32 // T x nKVHead*headDim
-	att    []float32 // T x nHead*headDim, attention output
+	q      []float32 // A x nHead*headDim
+	k, v   []float32 // A x nKVHead*headDim
+	att    []float32 // A x nHead*headDim, attention output
 	attIn  actSet    // the same as activations
 	rlog   []float32 // T x nExpert, router logits
 	ident  []int32   // 0..T-1
@@ -72,13 +84,13 @@ func (f *forward) init(s *Session) {
 	m, h := s.m, &s.m.Hparams
 	T := s.cfg.Batch
 	nQ, nKV := h.NHead*h.HeadDim, h.NKVHead*h.HeadDim
+	A := rowsIn(attendBytes, 4*(3*nQ+2*nKV), T) // q, k, v, att and its activations
 	f.s = s
-	f.x = make([]float32, T*h.NEmbd)
-	f.xn = make([]float32, T*h.NEmbd)
-	f.q = make([]float32, T*nQ)
-	f.k = make([]float32, T*nKV)
-	f.v = make([]float32, T*nKV)
-	f.att = make([]float32, T*nQ)
+	f.chunk = make([]float32, T*h.NEmbd)
+	f.q = make([]float32, A*nQ)
+	f.k = make([]float32, A*nKV)
+	f.v = make([]float32, A*nKV)
+	f.att = make([]float32, A*nQ)
 	f.rlog = make([]float32, T*h.NExpert)
 	f.out = make([]float32, h.NVocab)
 	f.ident = make([]int32, T)
@@ -96,8 +108,9 @@ func (f *forward) init(s *Session) {
 		f.read = make([]int64, h.NExpert)
 	}
 	f.in = actSet{n: h.NEmbd, rows: max(T, min(logitRows, s.cfg.Ctx)), exact: s.cfg.ExactActs}
-	f.attIn = actSet{n: nQ, rows: T, exact: s.cfg.ExactActs}
+	f.attIn = actSet{n: nQ, rows: A, exact: s.cfg.ExactActs}
 	f.in.plan(kernels.F32) // the router reads float32
+	f.xn = f.in.form[kernels.ActF32].F
 	f.in.plan(m.w.output.Type)
 	ffShared := 0
 	for i := range m.w.layers {
@@ -127,7 +140,7 @@ func (f *forward) init(s *Session) {
 func (f *forward) run(ctx context.Context, ids []int32, ph phase) error {
 	m := f.s.m
 	n := len(ids)
-	f.pos = f.s.Pos()
+	f.window(0)
 	rowBytes := m.w.tokEmbd.Type.RowBytes(m.NEmbd)
 	for i, id := range ids {
 		if id < 0 || int(id) >= m.NVocab {
@@ -136,19 +149,32 @@ func (f *forward) run(ctx context.Context, ids []int32, ph phase) error {
 		src := m.w.tokEmbd.Data[int(id)*rowBytes:]
 		kernels.Dequantize(m.w.tokEmbd.Type, f.x[i*m.NEmbd:(i+1)*m.NEmbd], src[:rowBytes])
 	}
+	if err := f.checkFinite(n, 0, "the token's embedding"); err != nil {
+		return err
+	}
 	for il := range m.w.layers {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		ly := &m.w.layers[il]
-		if err := f.attention(il, ly, n); err != nil {
-			return err
+		for t, pass := 0, f.attIn.rows; t < n; t += pass {
+			f.window(t)
+			if err := f.attention(il, ly, min(pass, n-t)); err != nil {
+				return err
+			}
 		}
+		f.window(0)
 		if err := f.moeLayer(il, ly, n, ph); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// window makes the chunk's rows from t on the ones that are worked on. Attention takes a chunk in
+// passes: a later one finds the keys of the earlier ones in the cache, like those of earlier chunks.
+func (f *forward) window(t int) {
+	f.pos, f.x = f.s.Pos()+t, f.chunk[t*f.s.m.NEmbd:]
 }
 
 // logits computes the logits of row i of the chunk just run.
@@ -183,21 +209,30 @@ func (f *forward) eachLogits(n int, visit func(i int, logits []float32) error) e
 // headNorm puts the normalised row i of the residual stream into row j of the activations.
 func (f *forward) headNorm(i, j int) {
 	E := f.s.m.NEmbd
-	row := f.xn[i*E : (i+1)*E]
+	row := f.xn[j*E : (j+1)*E]
 	kernels.RMSNorm(row, f.x[i*E:(i+1)*E], f.s.m.w.outNorm, f.s.m.NormEps)
 	f.in.set(kindOf(f.in.kind(f.s.m.w.output.Type)), j, row)
 }
 
-// checkFinite names the first place where the residual stream stopped being finite. A row with a
-// NaN or an infinity makes its norm NaN in every element that matters, so one look per row is enough.
+// checkFinite names the first token whose row of the residual stream is not finite. It is called where
+// the blame can still be told: after each addition to the stream.
 func (f *forward) checkFinite(n int, il int, where string) error {
 	E := f.s.m.NEmbd
 	for t := range n {
-		if v := f.xn[t*E]; math.IsNaN(float64(v)) {
+		if !finite(f.x[t*E : (t+1)*E]) {
 			return fmt.Errorf("engine: layer %d: %s is not finite (token at position %d)", il, where, f.pos+t)
 		}
 	}
 	return nil
+}
+
+// finite reports whether x has neither NaN nor infinity: only those differ from zero after v-v.
+func finite(x []float32) bool {
+	var s float32
+	for _, v := range x {
+		s += v - v
+	}
+	return s == 0
 }
 
 // normJob normalises rows of the residual stream and prepares them as activations, once for every

@@ -19,6 +19,9 @@ const (
 	maxWidth   = 1 << 20 // embedding or feed-forward width
 )
 
+// gatingSoftmax is the value of expert_gating_func that all of these architectures have.
+const gatingSoftmax = 1
+
 // Hparams are the numbers of one model. Field comments name the GGUF key behind the architecture's
 // prefix.
 type Hparams struct {
@@ -51,6 +54,14 @@ type keyReader struct {
 	err    error
 }
 
+// need reads a number that every file must state.
+func (k *keyReader) need(key string, lo, hi uint64) int {
+	if k.err == nil {
+		_, k.err = k.f.NeedUint(k.prefix + key)
+	}
+	return k.count(key, 0, lo, hi)
+}
+
 func (k *keyReader) count(key string, def, lo, hi uint64) int {
 	if k.err != nil {
 		return 0
@@ -73,13 +84,33 @@ func (k *keyReader) float(key string, def float64) float64 {
 		return def
 	}
 	v, err := k.f.Float(k.prefix+key, def)
-	if err == nil && (math.IsNaN(v) || math.IsInf(v, 0)) {
-		err = fmt.Errorf("%s: key %q: got %g, want a finite number", k.f.Name(), k.prefix+key, v)
+	if err == nil && !(math.Abs(v) <= math.MaxFloat32) { // NaN fails too
+		err = fmt.Errorf("%s: key %q: got %g, want a finite float32", k.f.Name(), k.prefix+key, v)
 	}
 	if err != nil {
 		k.err = err
 	}
 	return v
+}
+
+func (k *keyReader) positive(key string, def float64) float64 {
+	v := k.float(key, def)
+	if k.err == nil && !(v > 0) {
+		k.err = fmt.Errorf("%s: key %q: got %g, want above 0", k.f.Name(), k.prefix+key, v)
+	}
+	return v
+}
+
+// eps reads what is added to a mean square before its root is taken.
+func (k *keyReader) eps(key string) float32 {
+	if k.err == nil {
+		_, k.err = k.f.NeedFloat(k.prefix + key)
+	}
+	v := k.float(key, 0)
+	if k.err == nil && !(v >= 0) {
+		k.err = fmt.Errorf("%s: key %q: got %g, want 0 or more", k.f.Name(), k.prefix+key, v)
+	}
+	return float32(v)
 }
 
 func (k *keyReader) text(key, def string) string {
@@ -96,13 +127,25 @@ func (k *keyReader) text(key, def string) string {
 // refuse fails when a key that would change the computation is present with another value than the
 // neutral one: a wrong answer in silence is worse than no answer.
 func (k *keyReader) refuse(key string, neutral float64) {
+	if v := k.float(key, neutral); k.err == nil && v != neutral {
+		k.err = k.variant(key, v, neutral)
+	}
+}
+
+// refuseCount is refuse for keys that hold integers.
+func (k *keyReader) refuseCount(key string, neutral uint64) {
 	if k.err != nil {
 		return
 	}
-	if v := k.float(key, neutral); k.err == nil && v != neutral {
-		k.err = fmt.Errorf("%s: key %q: got %g, but architecture %q is computed here without it (want %g or absent)",
-			k.f.Name(), k.prefix+key, v, k.prefix[:len(k.prefix)-1], neutral)
+	v, err := k.f.Uint(k.prefix+key, neutral)
+	if k.err = err; err == nil && v != neutral {
+		k.err = k.variant(key, v, neutral)
 	}
+}
+
+func (k *keyReader) variant(key string, got, neutral any) error {
+	return fmt.Errorf("%s: key %q: got %v, but architecture %q is computed here without it (want %v or absent)",
+		k.f.Name(), k.prefix+key, got, k.prefix[:len(k.prefix)-1], neutral)
 }
 
 // heads reads a head count that may be stored per layer; all layers must agree.
@@ -149,10 +192,9 @@ func readHparams(f *gguf.File) (*Hparams, *arch, error) {
 		return nil, nil, err
 	}
 	k := &keyReader{f: f, prefix: name + "."}
-	const need = 0 // a default below the allowed range makes a key mandatory
-	h.NLayer = k.count("block_count", need, 1, maxLayers)
-	h.NCtxTrain = k.count("context_length", need, 1, 1<<31-1)
-	h.NEmbd = k.count("embedding_length", need, 1, maxWidth)
+	h.NLayer = k.need("block_count", 1, maxLayers)
+	h.NCtxTrain = k.need("context_length", 1, 1<<31-1)
+	h.NEmbd = k.need("embedding_length", 1, maxWidth)
 	h.NHead = k.heads("attention.head_count", h.NLayer, 0)
 	if k.err == nil && h.NHead == 0 {
 		k.err = fmt.Errorf("%s: key %q is missing", f.Name(), k.prefix+"attention.head_count")
@@ -167,12 +209,12 @@ func readHparams(f *gguf.File) (*Hparams, *arch, error) {
 	h.HeadDim = k.count("attention.key_length", uint64(h.NEmbd/h.NHead), 1, maxHeadDim)
 	vDim := k.count("attention.value_length", uint64(h.HeadDim), 1, maxHeadDim)
 	h.NRot = k.count("rope.dimension_count", uint64(h.HeadDim), 1, maxHeadDim)
-	h.NExpert = k.count("expert_count", need, 1, maxExperts)
-	h.NExpertUsed = k.count("expert_used_count", need, 1, maxExperts)
+	h.NExpert = k.need("expert_count", 1, maxExperts)
+	h.NExpertUsed = k.need("expert_used_count", 1, maxExperts)
 	h.NFF = k.count("feed_forward_length", 0, 0, maxWidth)
 	h.NFFExpert = k.count("expert_feed_forward_length", 0, 0, maxWidth)
 	h.NFFShared = k.count("expert_shared_feed_forward_length", 0, 0, maxWidth)
-	h.NormEps = float32(k.float("attention.layer_norm_rms_epsilon", -1))
+	h.NormEps = k.eps("attention.layer_norm_rms_epsilon")
 	h.WeightScale = float32(k.float("expert_weights_scale", 1))
 	if k.err != nil {
 		return nil, nil, k.err
@@ -185,9 +227,6 @@ func readHparams(f *gguf.File) (*Hparams, *arch, error) {
 	}
 	if h.NExpertUsed > h.NExpert {
 		return nil, nil, fmt.Errorf("%s: key %q: got %d, want 1..%d (expert_count)", f.Name(), k.prefix+"expert_used_count", h.NExpertUsed, h.NExpert)
-	}
-	if h.NormEps < 0 {
-		return nil, nil, fmt.Errorf("%s: key %q is missing or negative", f.Name(), k.prefix+"attention.layer_norm_rms_epsilon")
 	}
 	if h.NormWeight, err = f.Bool(k.prefix+"expert_weights_norm", a.normWeight); err != nil {
 		return nil, nil, err
@@ -208,20 +247,36 @@ func readHparams(f *gguf.File) (*Hparams, *arch, error) {
 	if !a.sharedGate && h.NFFShared != 0 {
 		return nil, nil, fmt.Errorf("%s: key %q: got %d, but architecture %q is computed here without shared experts", f.Name(), k.prefix+"expert_shared_feed_forward_length", h.NFFShared, name)
 	}
-	k.refuse("attention.clamp_kqv", 0)
-	k.refuse("attention.scale", 0)
-	k.refuse("logit_scale", 0)
-	k.refuse("residual_scale", 0)
-	k.refuse("embedding_scale", 0)
-	k.refuse("expert_group_count", 0)
-	k.refuse("attention.sliding_window", 0)
-	if k.err != nil {
-		return nil, nil, k.err
+	if err := refuseVariants(k); err != nil {
+		return nil, nil, err
 	}
 	if err := readRope(k, h); err != nil {
 		return nil, nil, err
 	}
 	return h, a, nil
+}
+
+// refuseVariants looks for keys by which other models of these families ask for something else to be
+// computed.
+func refuseVariants(k *keyReader) error {
+	for _, key := range []string{
+		"attention.clamp_kqv", "attention.scale", "attention.max_alibi_bias", "attn_logit_softcapping",
+		"final_logit_softcapping", "logit_scale", "residual_scale", "embedding_scale",
+	} {
+		k.refuse(key, 0)
+	}
+	for _, key := range []string{"attention.sliding_window", "expert_group_count", "nextn_predict_layers"} {
+		k.refuseCount(key, 0)
+	}
+	k.refuseCount("expert_gating_func", gatingSoftmax)
+	if k.err != nil {
+		return k.err
+	}
+	causal, err := k.f.Bool(k.prefix+"attention.causal", true)
+	if err == nil && !causal {
+		err = fmt.Errorf("%s: key %q: got false, but only causal attention is computed here", k.f.Name(), k.prefix+"attention.causal")
+	}
+	return err
 }
 
 func expertWidth(h *Hparams, a *arch) int {
@@ -240,19 +295,19 @@ func expertWidth(h *Hparams, a *arch) int {
 func readRope(k *keyReader, h *Hparams) error {
 	r := &h.Rope
 	r.NRot = h.NRot
-	r.Base = k.float("rope.freq_base", 10000)
+	r.Base = k.positive("rope.freq_base", 10000)
 	r.ScalingType = k.text("rope.scaling.type", "linear")
-	r.Factor = k.float("rope.scaling.factor", 0)
-	if r.Factor == 0 {
-		r.Factor = k.float("rope.scale_linear", 0)
-	}
-	if r.Factor == 0 {
-		r.Factor = 1
+	r.Factor = 1
+	for _, key := range []string{"rope.scaling.factor", "rope.scale_linear"} {
+		if k.float(key, 0) != 0 {
+			r.Factor = k.positive(key, 1)
+			break
+		}
 	}
 	r.OrigCtx = k.count("rope.scaling.original_context_length", uint64(h.NCtxTrain), 1, 1<<31-1)
-	r.AttnFactor = k.float("rope.scaling.attn_factor", 1)
-	r.BetaFast = k.float("rope.scaling.yarn_beta_fast", 32)
-	r.BetaSlow = k.float("rope.scaling.yarn_beta_slow", 1)
+	r.AttnFactor = k.positive("rope.scaling.attn_factor", 1)
+	r.BetaFast = k.positive("rope.scaling.yarn_beta_fast", 32)
+	r.BetaSlow = k.positive("rope.scaling.yarn_beta_slow", 1)
 	if k.err != nil {
 		return k.err
 	}
@@ -264,11 +319,13 @@ func readRope(k *keyReader, h *Hparams) error {
 	case "yarn":
 		r.ExtFactor = k.float("rope.scaling.yarn_ext_factor", 1)
 		k.refuse("rope.scaling.yarn_log_multiplier", 0)
+		// Files state either nothing, a neutral 1, or the very magnitude that follows from the factor.
+		magnitude := kernels.YarnMagnitude(r.Factor, 1)
+		if v := k.float("rope.scaling.yarn_attn_factor", 1); k.err == nil && v != 1 && !(math.Abs(v-magnitude) < 1e-3) {
+			k.err = fmt.Errorf("%s: key %q: got %g, want 1 or the %.4f of scaling factor %g", k.f.Name(), k.prefix+"rope.scaling.yarn_attn_factor", v, magnitude, r.Factor)
+		}
 	default:
 		return fmt.Errorf("%s: key %q: got %q, want none, linear or yarn", k.f.Name(), k.prefix+"rope.scaling.type", r.ScalingType)
 	}
-	if k.err != nil {
-		return k.err
-	}
-	return nil
+	return k.err
 }

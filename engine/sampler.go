@@ -96,7 +96,7 @@ func (s *Sampler) Accept(id int32) {
 func (s *Sampler) Sample(logits []float32) (int32, error) {
 	s.penalise(logits)
 	if s.c.Temp == 0 {
-		if i := kernels.ArgMax(logits); i >= 0 {
+		if i := kernels.ArgMax(logits); i >= 0 && !math.IsInf(float64(logits[i]), 0) {
 			return int32(i), nil
 		}
 		return 0, errNotFinite
@@ -111,23 +111,31 @@ func (s *Sampler) Sample(logits []float32) (int32, error) {
 	cand = s.cut(cand)
 	var sum float64
 	top := float64(cand[0].logit)
+	if math.IsInf(top, -1) {
+		return 0, errNotFinite // every token is impossible
+	}
+	likely := cand[0].id
 	for i := range cand {
 		cand[i].p = math.Exp((float64(cand[i].logit) - top) / s.c.Temp)
 		sum += cand[i].p
 	}
 	r := s.rng.Float64() * sum
 	for i := range cand {
+		if cand[i].p == 0 {
+			break // sorted: nothing but impossible tokens follows
+		}
+		likely = cand[i].id
 		if r -= cand[i].p; r < 0 {
-			return cand[i].id, nil
+			break
 		}
 	}
-	return cand[len(cand)-1].id, nil // r was the sum itself, up to rounding
+	return likely, nil // the last possible one when r was the sum itself, up to rounding
 }
 
 // penalise weakens every distinct recent token once.
 func (s *Sampler) penalise(logits []float32) {
 	for i, id := range s.recent {
-		if slices.Index(s.recent[:i], id) >= 0 || int(id) >= len(logits) {
+		if slices.Index(s.recent[:i], id) >= 0 || uint(id) >= uint(len(logits)) {
 			continue
 		}
 		if logits[id] > 0 {

@@ -2,7 +2,9 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sluice/engine/gguf"
@@ -220,6 +222,14 @@ func loadWeights(f *gguf.File, h *Hparams, a *arch, moved map[string][]byte) (*w
 	}
 	if a.ropeFreqs {
 		w.ropeFactor = l.opt("rope_freqs.weight", h.NRot/2)
+		for i, v := range w.ropeFactor {
+			if !(v > 0) || math.IsInf(float64(v), 1) {
+				return nil, nil, fmt.Errorf("%s: tensor %q: element %d is %g, want a positive number", f.Name(), "rope_freqs.weight", i, v)
+			}
+		}
+	}
+	if err := checkLayers(f, h); err != nil {
+		return nil, nil, err
 	}
 	ix := newExpertIndex(f, h.NLayer)
 	for i := range h.NLayer {
@@ -234,6 +244,26 @@ func loadWeights(f *gguf.File, h *Hparams, a *arch, moved map[string][]byte) (*w
 	}
 	w.mats = l.mats
 	return w, ix, nil
+}
+
+// checkLayers compares block_count with the layers that have tensors.
+func checkLayers(f *gguf.File, h *Hparams) error {
+	have := 0
+	for _, t := range f.Tensors() {
+		if rest, ok := strings.CutPrefix(t.Name, "blk."); ok {
+			number, _, _ := strings.Cut(rest, ".")
+			if n, err := strconv.Atoi(number); err == nil && n >= have && n < maxLayers {
+				have = n + 1
+			}
+		}
+	}
+	switch {
+	case have == 0:
+		return fmt.Errorf("%s: model has no layers: no tensor is named blk.*, want those of %d layers (key %q)", f.Name(), h.NLayer, h.Arch+".block_count")
+	case have != h.NLayer:
+		return fmt.Errorf("%s: key %q: got %d, but the file has tensors of %d layers", f.Name(), h.Arch+".block_count", h.NLayer, have)
+	}
+	return nil
 }
 
 func loadLayer(l *loader, ix *expertIndex, h *Hparams, a *arch, i int) (layer, error) {
