@@ -6,7 +6,7 @@ FUZZTIME  ?= 10s
 BENCH     ?= .
 
 # The rooms where goroutines share values. synth has one goroutine, and the race detector makes it ten times slower.
-RACE_PKGS = $(filter-out sluice/engine/synth,$(shell $(GO) list ./kernels/... ./moe/... ./dump/... ./engine/...))
+RACE_PKGS = $(filter-out sluice/engine/synth,$(shell $(GO) list ./kernels/... ./moe/... ./dump/... ./engine/... ./bench/probe ./bench/sweep))
 
 GOALS = all build test race noasm bench fuzz lint generate check-long
 .PHONY: $(GOALS) clean

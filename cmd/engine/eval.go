@@ -22,6 +22,8 @@ type evalFlags struct {
 	fracs string
 	used  string
 	json  bool
+	sweep bool
+	plot  string
 }
 
 func evalCommand(io streams) *cobra.Command {
@@ -31,9 +33,14 @@ func evalCommand(io streams) *cobra.Command {
 		Short: "Perplexity of a text file",
 		Long: `Scores a text in chunks, each from an empty context, and prints its perplexity. With a list of drop
 thresholds or of experts per token, one row each. As soon as dropping or fewer experts are compared,
-every row runs in decode mode, the baseline too.`,
+every row runs in decode mode, the baseline too.
+
+With --drop-sweep drop thresholds and fewer experts per token are compared as two ways to save reads: perplexity and KL
+divergence from the undropped run against the bytes read. The undropped run's logits are kept in a temporary file
+meanwhile, 4 bytes for each prediction and vocabulary entry.`,
 		Example: `  engine eval -m model.gguf validation.txt --chunk 512
-  engine eval -m model.gguf validation.txt --cache-mb 2000 --drop-cold-experts 0,0.5,0.75,1`,
+  engine eval -m model.gguf validation.txt --cache-mb 2000 --drop-cold-experts 0,0.5,0.75,1
+  engine eval -m model.gguf validation.txt --cache-mb 2000 --drop-sweep --plot quality`,
 		Args: oneArg("the text file"),
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args[0], io) },
 	}
@@ -46,6 +53,8 @@ every row runs in decode mode, the baseline too.`,
 	fs.StringVar(&f.mode, "mode", "", "prefill (whole chunks) or decode (a token a step); default: decode where dropping or top-k is compared")
 	fs.StringVar(&f.fracs, "drop-cold-experts", "0", "drop threshold, or a list of them, as a fraction of 1/k")
 	fs.StringVar(&f.used, "n-expert-used", "", "experts per token, or a list of numbers (default: the model's)")
+	fs.BoolVar(&f.sweep, "drop-sweep", false, "compare thresholds (default "+sweepFracs+") and numbers of experts (default: the model's down to 1) at equal reads")
+	fs.StringVar(&f.plot, "plot", "", "draw the sweep's curves to this file, .png or .svg; to both, without extension")
 	fs.BoolVar(&f.json, "json", false, "print one JSON document")
 	return c
 }
@@ -77,6 +86,12 @@ type evalJSON struct {
 }
 
 func (f *evalFlags) run(c *cobra.Command, file string, io streams) (err error) {
+	if f.sweep {
+		return f.runSweep(c, file, io)
+	}
+	if c.Flags().Changed("plot") {
+		return usagef("--plot has no effect without --drop-sweep")
+	}
 	rows, mode, err := f.plan(c)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
 	fs.StringVar(&f.device, "device", "cpu", "where to compute: cpu")
 	fs.StringVar(&f.isa, "isa", "", "instruction set of the kernels (default: the best that the processor has)")
 	fs.StringVar(&f.arm, "arm", "host", "routing arm: host or table")
-	fs.StringVar(&f.kv, "kv", "f16", "type of the key/value cache: f16 or f32")
+	fs.StringVar(&f.kv, "kv", "f16", "type of the key/value cache: f16, f32 or q8_0")
 	fs.StringVar(&f.acts, "acts", "q8", "activations at quantised weights: q8 or f32 (slower, exact)")
 	fs.StringVar(&f.weights, "weights", "auto", "where weights are held: mmap (the file's mapping: starts at once), huge (copied into large pages: decodes faster) or auto (huge when it fits)")
 	fs.IntVarP(&f.threads, "threads", "t", 0, "worker threads (default: processors by affinity and cgroup quota)")

@@ -103,7 +103,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "a", "--device", "tpu"}, "want cpu"},
 		{[]string{"run", "a", "--isa", "mmx"}, "generic"},
 		{[]string{"run", "a", "--arm", "leg"}, "want host or table"},
-		{[]string{"run", "a", "--kv", "q1"}, "want f16 or f32"},
+		{[]string{"run", "a", "--kv", "q1"}, "want f16, f32 or q8_0"},
 		{[]string{"run", "a", "--acts", "q1"}, "want q8 or f32"},
 		{[]string{"run", "a", "-t", "0"}, "--threads 0: want 1 or more"},
 		{[]string{"run", "a", "-c", "100000"}, "want 1..512"},
