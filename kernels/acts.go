@@ -84,9 +84,9 @@ func (a *Acts) SetRow(i int, x []float32) {
 	case ActF32:
 		copy(a.F[lo:hi], x)
 	case ActQ8_0:
-		setRow(x, a.Q[lo:hi], a.D[lo/32:hi/32], a.Sums[lo/16:hi/16], 32)
+		quantise(a.Q[lo:hi], a.D[lo/32:hi/32], a.Sums[lo/16:hi/16], x, 32)
 	case ActQ8_K:
-		setRow(x, a.Q[lo:hi], a.D[lo/256:hi/256], a.Sums[lo/16:hi/16], 256)
+		quantise(a.Q[lo:hi], a.D[lo/256:hi/256], a.Sums[lo/16:hi/16], x, 256)
 	}
 }
 
@@ -94,7 +94,8 @@ func panicSetRow(a *Acts, i, n int) {
 	panic(fmt.Sprintf("kernels: activations: row %d of %d set with %d values, want %d", i, a.Cap, n, a.N))
 }
 
-func setRow(x []float32, q []int8, d []float32, sums []int16, blk int) {
+// quantiseGeneric is SetRow for len(d) blocks of blk (32 or 256) values; sums may be nil.
+func quantiseGeneric(q []int8, d []float32, sums []int16, x []float32, blk int) {
 	for b := range d {
 		xb, qb := x[b*blk:(b+1)*blk], q[b*blk:(b+1)*blk]
 		peak, finite := peak(xb)

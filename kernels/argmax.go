@@ -4,7 +4,9 @@ import "strconv"
 
 // ArgMax returns the index of the first largest value of x, and -1 if x is empty or holds a NaN: no choice is better than
 // a silent one.
-func ArgMax(x []float32) int {
+func ArgMax(x []float32) int { return argMax(x) }
+
+func argMaxGeneric(x []float32) int {
 	best := -1
 	for i, v := range x {
 		if v != v {
@@ -36,6 +38,9 @@ func TopK(dst []int32, x []float32) {
 		siftDown(dst, i, x)
 	}
 	for i := k; i < len(x); i++ {
+		if i += nextAbove(x[i:], x[dst[0]]); i == len(x) {
+			break
+		}
 		if worse(x, dst[0], int32(i)) {
 			dst[0] = int32(i)
 			siftDown(dst, 0, x)
@@ -45,6 +50,17 @@ func TopK(dst []int32, x []float32) {
 		dst[0], dst[end] = dst[end], dst[0]
 		siftDown(dst[:end], 0, x)
 	}
+}
+
+// nextAboveGeneric returns the first index that is not known to rank after a value of t, len(x) if there is none: where
+// x[i] is larger, or either is NaN.
+func nextAboveGeneric(x []float32, t float32) int {
+	for i, v := range x {
+		if !(v <= t) {
+			return i
+		}
+	}
+	return len(x)
 }
 
 // worse reports whether index a ranks after index b.

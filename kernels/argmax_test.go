@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -72,18 +71,5 @@ func TestTopK(t *testing.T) {
 		if want := topKBySort(len(got), x); !slices.Equal(got, want) {
 			t.Fatalf("TopK of %d in %v = %v, want %v", len(got), x, got, want)
 		}
-	}
-}
-
-func BenchmarkTopK(b *testing.B) {
-	for _, k := range []int{8, 40} {
-		b.Run(fmt.Sprintf("k=%d/n=%d", k, 32768), func(b *testing.B) {
-			x, dst := normals(rand.New(rand.NewPCG(1, 2)), 32768), make([]int32, k)
-			b.ReportAllocs()
-			b.SetBytes(int64(4 * len(x)))
-			for b.Loop() {
-				TopK(dst, x)
-			}
-		})
 	}
 }

@@ -10,12 +10,12 @@ const (
 	// position 0, so the sums of a position do not depend on how a prompt was cut into chunks.
 	KVTile = 64
 
-	// MaxHeadDim is the largest head that AttendF16 and AttendF32 take; their buffers lie on the stack.
+	// MaxHeadDim is the largest head that the attention functions take; their buffers lie on the stack.
 	MaxHeadDim = 512
 
-	// attendHeads is how many query heads share one pass over a tile: a key or value row is converted once for all of
-	// them. More heads than this take further passes, and no head's result depends on the grouping.
-	attendHeads = 8
+	// attendRows is how many rows (a query head of one token) share one pass over the keys and values, which are widened
+	// once a pass. More rows take further passes, and no row's result depends on the grouping.
+	attendRows = 32
 )
 
 // AttendF32 computes attention of one token: out[h] = sum over p < n of softmax_p(scale * q[h].k[p]) * v[p].
@@ -27,136 +27,215 @@ const (
 //
 // The softmax is online (Milakov and Gimelshein, "Online normalizer calculation for softmax", algorithm 3): per tile of
 // KVTile positions the running maximum is updated and earlier sums are scaled by Exp(old-new). Order is fixed: scores by
-// Dot, positions ascending. Scores of any finite size are safe. A NaN score, a +Inf score or nothing but -Inf scores make
-// the head NaN. The error of one output is at most about (n + headDim*S + 16) * 2^-24 * sum(w[p]*|v[p]|), where S is the
-// largest scale*sum|q*k|.
+// Dot, a tile's exponentials summed in the lanes of Dot, weighted values by ascending position. Scores of any finite size
+// are safe. A NaN score, a +Inf score or nothing but -Inf scores make the head NaN. The error of one output is at most
+// about (n + headDim*S + 16) * 2^-24 * sum(w[p]*|v[p]|), where S is the largest scale*sum|q*k|.
 func AttendF32(out, q []float32, k, v []float32, headDim, stride, n int, scale float32) {
-	checkAttend(len(out), len(q), len(k), len(v), headDim, stride, n)
-	group := attendHeads * headDim
-	for len(q) > group {
-		attendF32(out[:group], q[:group], k, v, headDim, stride, n, scale)
-		out, q = out[group:], q[group:]
-	}
-	attendF32(out, q, k, v, headDim, stride, n, scale)
+	attendOne(out, q, &keyValues{k32: k, v32: v}, headDim, stride, n, scale)
 }
 
 // AttendF16 is AttendF32 with keys and values in IEEE half precision. Each is widened exactly, so the two give the same
 // bits on the same values.
 func AttendF16(out, q []float32, k, v []uint16, headDim, stride, n int, scale float32) {
-	checkAttend(len(out), len(q), len(k), len(v), headDim, stride, n)
-	group := attendHeads * headDim
-	for len(q) > group {
-		attendF16(out[:group], q[:group], k, v, headDim, stride, n, scale)
-		out, q = out[group:], q[group:]
-	}
-	attendF16(out, q, k, v, headDim, stride, n, scale)
+	attendOne(out, q, &keyValues{k16: k, v16: v}, headDim, stride, n, scale)
 }
 
-// attendF32 and attendF16 differ in where a row comes from. They are two functions, not one over an interface or a type
-// parameter, because the row buffer must stay on the stack and the row load must not be an indirect call.
-func attendF32(out, q []float32, k, v []float32, headDim, stride, n int, scale float32) {
-	var s attendState
-	s.start(out)
-	for p0 := 0; p0 < n; p0 += KVTile {
-		tile := min(KVTile, n-p0)
-		for p := range tile {
-			s.score(p, q, k[(p0+p)*stride:][:headDim], headDim, scale)
-		}
-		s.weigh(out, headDim, tile)
-		for p := range tile {
-			s.add(p, out, v[(p0+p)*stride:][:headDim], headDim)
-		}
-	}
-	s.finish(out, headDim, n)
+// AttendQ8 is AttendF32 with keys and values of 8 bits: each is code times scale, rounded to float32, and the result has
+// the bits of AttendF32 on those values. headDim and stride must be multiples of 32.
+func AttendQ8(out, q []float32, k, v Q8, headDim, stride, n int, scale float32) {
+	attendOne(out, q, &keyValues{k8: k, v8: v}, headDim, stride, n, scale)
 }
 
-func attendF16(out, q []float32, k, v []uint16, headDim, stride, n int, scale float32) {
+// AttendBlockF32 is attention of nTok neighbouring tokens, whose rows of out and q lie qStride apart, each with groupHeads
+// heads: token i is AttendF32 over positions 0 to pos0+i, bit for bit. Tokens and heads share the passes over k and v, so
+// a prompt should come in blocks: of any size, as a pass takes 32 heads. Between the heads of neighbouring tokens nothing
+// is written.
+func AttendBlockF32(out, q []float32, nTok, qStride int, k, v []float32, headDim, stride, pos0, groupHeads int, scale float32) {
+	attendBlock(out, q, nTok, qStride, &keyValues{k32: k, v32: v}, headDim, stride, pos0, groupHeads, scale)
+}
+
+// AttendBlockF16 is AttendBlockF32 on the keys and values of AttendF16.
+func AttendBlockF16(out, q []float32, nTok, qStride int, k, v []uint16, headDim, stride, pos0, groupHeads int, scale float32) {
+	attendBlock(out, q, nTok, qStride, &keyValues{k16: k, v16: v}, headDim, stride, pos0, groupHeads, scale)
+}
+
+// AttendBlockQ8 is AttendBlockF32 on the keys and values of AttendQ8.
+func AttendBlockQ8(out, q []float32, nTok, qStride int, k, v Q8, headDim, stride, pos0, groupHeads int, scale float32) {
+	attendBlock(out, q, nTok, qStride, &keyValues{k8: k, v8: v}, headDim, stride, pos0, groupHeads, scale)
+}
+
+// Q8 is a run of values as int8 codes with a float32 scale per 32: value i is float32(D[i/32] * float32(Q[i])).
+type Q8 struct {
+	Q []int8
+	D []float32 // len(Q)/32
+}
+
+// Slice is the run of values from..to, both multiples of 32. It shares a's memory.
+func (a Q8) Slice(from, to int) Q8 { return Q8{Q: a.Q[from:to], D: a.D[from/32 : to/32]} }
+
+// Set quantises x to the values from i on, by the rule of SetRow for ActQ8_0. i and len(x) must be multiples of 32. It
+// allocates nothing.
+func (a Q8) Set(i int, x []float32) {
+	if i%32 != 0 || len(x)%32 != 0 {
+		panicAttend(strconv.Itoa(len(x)) + " values set at " + strconv.Itoa(i) + ", want whole blocks of 32")
+	}
+	quantise(a.Q[i:i+len(x)], a.D[i/32:(i+len(x))/32], nil, x, 32)
+}
+
+// keyValues is one KV head in whichever form it is kept; the other fields are nil.
+type keyValues struct {
+	k32, v32 []float32
+	k16, v16 []uint16
+	k8, v8   Q8
+}
+
+// size returns the number of elements of the keys and of the values.
+func (kv *keyValues) size() (k, v int) {
+	switch {
+	case kv.k32 != nil:
+		return len(kv.k32), len(kv.v32)
+	case kv.k16 != nil:
+		return len(kv.k16), len(kv.v16)
+	}
+	return min(len(kv.k8.Q), 32*len(kv.k8.D)), min(len(kv.v8.Q), 32*len(kv.v8.D))
+}
+
+// key and val write the row that starts at element i to dst.
+func (kv *keyValues) key(dst []float32, i int) { widenRow(dst, i, kv.k32, kv.k16, &kv.k8) }
+func (kv *keyValues) val(dst []float32, i int) { widenRow(dst, i, kv.v32, kv.v16, &kv.v8) }
+
+func widenRow(dst []float32, i int, x32 []float32, x16 []uint16, x8 *Q8) {
+	switch {
+	case x32 != nil:
+		copy(dst, x32[i:])
+	case x16 != nil:
+		widenF16(dst, x16[i:i+len(dst)])
+	default:
+		for j := range dst {
+			dst[j] = x8.D[(i+j)/32] * float32(x8.Q[i+j])
+		}
+	}
+}
+
+func attendOne(out, q []float32, kv *keyValues, headDim, stride, n int, scale float32) {
+	checkAttend(out, q, 1, len(q), kv, headDim, stride, n)
+	if len(q)%headDim != 0 {
+		panicAttend(strconv.Itoa(len(q)) + " query values, want whole heads of " + strconv.Itoa(headDim))
+	}
+	if n == 0 {
+		clear(out)
+		return
+	}
 	var s attendState
+	s.block(out, q, 1, 0, kv, headDim, stride, n-1, len(q)/headDim, scale)
+}
+
+func attendBlock(out, q []float32, nTok, qStride int, kv *keyValues, headDim, stride, pos0, groupHeads int, scale float32) {
+	if nTok <= 0 || groupHeads <= 0 {
+		return
+	}
+	if pos0 < 0 || nTok > 1 && qStride < groupHeads*headDim {
+		panicAttend("tokens from " + strconv.Itoa(pos0) + " on, " + strconv.Itoa(groupHeads) + " heads of " + strconv.Itoa(headDim) + " at stride " + strconv.Itoa(qStride))
+	}
+	checkAttend(out, q, 0, (nTok-1)*qStride+groupHeads*headDim, kv, headDim, stride, pos0+nTok)
+	var s attendState
+	s.block(out, q, nTok, qStride, kv, headDim, stride, pos0, groupHeads, scale)
+}
+
+// attendState is one pass: the running softmax of up to attendRows rows, whose weighted sums of values build up in out.
+type attendState struct {
+	w    [attendRows][KVTile]float32 // scores of the tile, then their exponentials
+	max  [attendRows]float32         // largest score so far
+	sum  [attendRows]float32         // sum of exponentials so far, relative to max
+	off  [attendRows]int             // where the row's head starts in q and out
+	sees [attendRows]int             // positions that the row sees, ascending
+	cnt  [attendRows]int             // those of them that lie in the tile
+	n    int                         // rows
+}
+
+// block cuts heads and tokens into passes.
+func (s *attendState) block(out, q []float32, nTok, qStride int, kv *keyValues, headDim, stride, pos0, groupHeads int, scale float32) {
+	for h0 := 0; h0 < groupHeads; h0 += attendRows {
+		heads := min(attendRows, groupHeads-h0)
+		for t0 := 0; t0 < nTok; t0 += attendRows / heads {
+			s.n = 0
+			for t := t0; t < min(t0+attendRows/heads, nTok); t++ {
+				for h := h0; h < h0+heads; h++ {
+					s.off[s.n], s.sees[s.n] = t*qStride+h*headDim, pos0+t+1
+					s.n++
+				}
+			}
+			s.pass(out, q, kv, headDim, stride, scale)
+		}
+	}
+}
+
+func (s *attendState) pass(out, q []float32, kv *keyValues, headDim, stride int, factor float32) {
+	for r := range s.n {
+		s.max[r], s.sum[r] = float32(math.Inf(-1)), 0
+		clear(out[s.off[r]:][:headDim])
+	}
+	last := s.sees[s.n-1]
+	for p0 := 0; p0 < last; p0 += KVTile {
+		for r := range s.n {
+			s.cnt[r] = max(0, min(KVTile, s.sees[r]-p0))
+		}
+		s.tile(out, q, kv, headDim, stride, p0, min(KVTile, last-p0), factor)
+	}
+	for r := range s.n {
+		row := out[s.off[r]:][:headDim]
+		scale(row, row, 1/s.sum[r])
+	}
+}
+
+// tileGeneric takes positions p0 to p0+tile.
+func (s *attendState) tileGeneric(out, q []float32, kv *keyValues, headDim, stride, p0, tile int, factor float32) {
 	var buf [MaxHeadDim]float32
 	row := buf[:headDim]
-	s.start(out)
-	for p0 := 0; p0 < n; p0 += KVTile {
-		tile := min(KVTile, n-p0)
-		for p := range tile {
-			widenF16(row, k[(p0+p)*stride:][:headDim])
-			s.score(p, q, row, headDim, scale)
-		}
-		s.weigh(out, headDim, tile)
-		for p := range tile {
-			widenF16(row, v[(p0+p)*stride:][:headDim])
-			s.add(p, out, row, headDim)
+	for p := range tile {
+		kv.key(row, (p0+p)*stride)
+		for r := range s.n {
+			if p < s.cnt[r] {
+				s.w[r][p] = Dot(q[s.off[r]:][:headDim], row) * factor
+			}
 		}
 	}
-	s.finish(out, headDim, n)
-}
-
-// attendState is the running softmax of up to attendHeads heads; their weighted sums of values build up in out.
-type attendState struct {
-	w   [attendHeads][KVTile]float32 // scores of the tile, then their exponentials
-	max [attendHeads]float32         // largest score so far
-	sum [attendHeads]float32         // sum of exponentials so far, relative to max
-}
-
-func (s *attendState) start(out []float32) {
-	clear(out)
-	for h := range s.max {
-		s.max[h] = float32(math.Inf(-1))
+	s.weighGeneric(out, headDim)
+	for p := range tile {
+		kv.val(row, (p0+p)*stride)
+		for r := range s.n {
+			if p < s.cnt[r] {
+				axpy(out[s.off[r]:][:headDim], s.w[r][p], row)
+			}
+		}
 	}
 }
 
-// score sets the tile's p-th score of each head in q.
-func (s *attendState) score(p int, q, key []float32, headDim int, scale float32) {
-	for h := 0; len(q) > 0; h++ {
-		s.w[h][p] = Dot(q[:headDim], key) * scale
-		q = q[headDim:]
-	}
-}
-
-// weigh turns the tile's scores into exponentials relative to the new maximum and rescales what came before.
-func (s *attendState) weigh(out []float32, headDim, tile int) {
-	for h := 0; len(out) > 0; h++ {
-		w := s.w[h][:tile]
-		m := max32(s.max[h], maxOf(w))
+// weighGeneric turns the tile's scores into exponentials relative to the new maximum and rescales what came before.
+func (s *attendState) weighGeneric(out []float32, headDim int) {
+	for r := range s.n {
+		w := s.w[r][:s.cnt[r]]
+		if len(w) == 0 {
+			continue
+		}
+		m := max32(s.max[r], maxOfGeneric(w))
 		base := m
 		if math.IsInf(float64(m), -1) {
 			base = 0 // -Inf - -Inf would poison finite scores that may still come
 		}
-		var sum float32
+		var lanes [dotLanes]float32
 		for p, x := range w {
 			e := Exp(x - base)
 			w[p] = e
-			sum += e
+			lanes[p%dotLanes] += e
 		}
-		if c := Exp(s.max[h] - base); c != 1 { // 1: the maximum stayed
-			for i := range headDim {
-				out[i] *= c
-			}
-			s.sum[h] *= c
+		c := Exp(s.max[r] - base)
+		if c != 1 { // 1: the maximum stayed
+			row := out[s.off[r]:][:headDim]
+			scaleGeneric(row, row, c)
 		}
-		s.sum[h] += sum
-		s.max[h] = m
-		out = out[headDim:]
-	}
-}
-
-// add adds the p-th value row of the tile to each head's sum.
-func (s *attendState) add(p int, out, val []float32, headDim int) {
-	for h := 0; len(out) > 0; h++ {
-		Axpy(out[:headDim], s.w[h][p], val)
-		out = out[headDim:]
-	}
-}
-
-func (s *attendState) finish(out []float32, headDim, n int) {
-	if n == 0 {
-		return
-	}
-	for h := 0; len(out) > 0; h++ {
-		inv := 1 / s.sum[h]
-		for i := range headDim {
-			out[i] *= inv
-		}
-		out = out[headDim:]
+		s.sum[r] = float32(s.sum[r]*c) + fold(&lanes)
+		s.max[r] = m
 	}
 }
 
@@ -168,22 +247,18 @@ func max32(a, b float32) float32 {
 	return a
 }
 
-func widenF16(dst []float32, src []uint16) {
-	dst = dst[:len(src)]
-	for i, h := range src {
-		dst[i] = F16ToF32(h)
-	}
-}
-
-func checkAttend(nOut, nQ, nK, nV, headDim, stride, n int) {
+// checkAttend wants the same number of values in out and q when exact is 1, and at least need in both.
+func checkAttend(out, q []float32, exact, need int, kv *keyValues, headDim, stride, n int) {
+	nK, nV := kv.size()
 	switch {
 	case headDim < 1 || headDim > MaxHeadDim:
 		panicAttend("head of " + strconv.Itoa(headDim) + " values, want 1.." + strconv.Itoa(MaxHeadDim))
 	case stride < headDim:
 		panicAttend("stride " + strconv.Itoa(stride) + " below the head of " + strconv.Itoa(headDim))
-	case nOut != nQ || nQ%headDim != 0:
-		panicAttend(strconv.Itoa(nQ) + " query and " + strconv.Itoa(nOut) + " output values, want the same whole number of heads of " +
-			strconv.Itoa(headDim))
+	case kv.k8.Q != nil && (headDim%32 != 0 || stride%32 != 0):
+		panicAttend("head of " + strconv.Itoa(headDim) + " at stride " + strconv.Itoa(stride) + " of 8 bits, want multiples of 32")
+	case exact == 1 && len(out) != len(q) || len(out) < need || len(q) < need:
+		panicAttend(strconv.Itoa(len(q)) + " query and " + strconv.Itoa(len(out)) + " output values, want " + strconv.Itoa(need))
 	case n < 0:
 		panicAttend(strconv.Itoa(n) + " positions")
 	case n > 0 && ((n-1)*stride+headDim > nK || (n-1)*stride+headDim > nV):

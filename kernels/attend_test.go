@@ -52,8 +52,8 @@ func TestAttend(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 1))
 	for _, headDim := range []int{1, 3, 8, 31, 64, 80, 128, MaxHeadDim} {
 		for _, n := range []int{0, 1, 2, KVTile - 1, KVTile, KVTile + 1, 3*KVTile - 1, 3 * KVTile, 3*KVTile + 5} {
-			for _, g := range []int{1, 2, 7, attendHeads, attendHeads + 1, 2*attendHeads + 3} {
-				if headDim > 128 && g > attendHeads+1 || headDim < 64 && g == 7 {
+			for _, g := range []int{1, 2, 7, attendRows, attendRows + 1, 2*attendRows + 3} {
+				if headDim > 128 && g > attendRows+1 || headDim < 64 && g == 7 {
 					continue // nothing new, and slow
 				}
 				stride := headDim + g%3*5
@@ -211,7 +211,7 @@ func TestAttendArgumentsChecked(t *testing.T) {
 }
 
 func TestAttendDoesNotAllocate(t *testing.T) {
-	const headDim, n, g = MaxHeadDim, KVTile + 1, attendHeads + 1
+	const headDim, n, g = MaxHeadDim, KVTile + 1, attendRows + 1
 	q, out := make([]float32, g*headDim), make([]float32, g*headDim)
 	k32, k16 := make([]float32, n*headDim), make([]uint16, n*headDim)
 	if got := testing.AllocsPerRun(3, func() {
@@ -219,30 +219,5 @@ func TestAttendDoesNotAllocate(t *testing.T) {
 		AttendF16(out, q, k16, k16, headDim, headDim, n, 1)
 	}); got != 0 {
 		t.Errorf("%v allocations, want 0", got)
-	}
-}
-
-func BenchmarkAttend(b *testing.B) {
-	const headDim, g = 128, 8
-	r := rand.New(rand.NewPCG(1, 2))
-	for _, n := range []int{64, 2048} {
-		q, out := normals(r, g*headDim), make([]float32, g*headDim)
-		k, v := normals(r, n*headDim), normals(r, n*headDim)
-		k16, _ := halves(k)
-		v16, _ := halves(v)
-		b.Run(fmt.Sprintf("kv=f32/heads=%d/headdim=%d/n=%d", g, headDim, n), func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetBytes(int64(8 * n * headDim))
-			for b.Loop() {
-				AttendF32(out, q, k, v, headDim, headDim, n, 0.088)
-			}
-		})
-		b.Run(fmt.Sprintf("kv=f16/heads=%d/headdim=%d/n=%d", g, headDim, n), func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetBytes(int64(4 * n * headDim))
-			for b.Loop() {
-				AttendF16(out, q, k16, v16, headDim, headDim, n, 0.088)
-			}
-		})
 	}
 }

@@ -33,6 +33,28 @@ func F32ToF16(f float32) uint16 {
 	return sign | uint16((b-112<<23)>>13)
 }
 
+// RowToF16 writes F32ToF16(src[i]) to dst[i]: what a float16 key/value cache keeps. len(dst) must equal len(src). It
+// allocates nothing.
+func RowToF16(dst []uint16, src []float32) {
+	if len(dst) != len(src) {
+		panicLen("RowToF16", len(dst), len(src))
+	}
+	narrowF16(dst, src)
+}
+
+func narrowF16Generic(dst []uint16, src []float32) {
+	for i, v := range src {
+		dst[i] = F32ToF16(v)
+	}
+}
+
+func widenF16Generic(dst []float32, src []uint16) {
+	dst = dst[:len(src)]
+	for i, h := range src {
+		dst[i] = F16ToF32(h)
+	}
+}
+
 // BF16ToF32 converts a bfloat16 value, the upper half of a float32; exact for every value.
 func BF16ToF32(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 

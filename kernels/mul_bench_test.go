@@ -7,23 +7,55 @@ import (
 	"testing"
 )
 
-// BenchmarkMulRows streams the bytes of the weight rows once per call, whatever n is.
+// BenchmarkMulRows streams the bytes of the weight rows once per call, whatever n is: with mem=hot always the same few
+// hundred kilobytes, with mem=cold the next matrix of more than the caches hold.
 func BenchmarkMulRows(b *testing.B) {
-	const rows, cols = 256, 2048
+	const rows, cols, coldBytes = 256, 2048, 96 << 20
 	rng := rand.New(rand.NewPCG(1, 2))
+	var cold []byte
 	for _, typ := range supported() {
-		w := randomMat(b, rng, typ, rows, cols)
-		for _, n := range []int{1, 8} {
+		hot := randomMat(b, rng, typ, rows, cols)
+		for _, n := range []int{1, 2, 4, 16, 64} {
 			x := randomActs(rng, typ.ActKind(), cols, n)
 			dst := make([]float32, n*rows)
-			b.Run(fmt.Sprintf("type=%s/rows=%d/cols=%d/n=%d/isa=%s", strings.ToLower(typ.String()), rows, cols, n, ISA()), func(b *testing.B) {
-				b.ReportAllocs()
-				b.SetBytes(int64(len(w.Data)))
-				for b.Loop() {
-					MulRows(dst, rows, &w, 0, rows, x, nil, n)
+			for _, isa := range []string{"generic", "avx2", "avx512"} {
+				for _, mem := range []string{"hot", "cold"} {
+					if mem == "cold" && n > 4 || isa == "generic" && mem == "cold" {
+						continue // bound by arithmetic
+					}
+					name := fmt.Sprintf("type=%s/rows=%d/cols=%d/n=%d/isa=%s/mem=%s", strings.ToLower(typ.String()), rows, cols, n, isa, mem)
+					b.Run(name, func(b *testing.B) {
+						restore, err := SetISA(isa)
+						if err != nil {
+							b.Skip(err)
+						}
+						defer restore()
+						mats := []Mat{hot}
+						if mem == "cold" {
+							if cold == nil {
+								cold = make([]byte, coldBytes)
+							}
+							size := len(hot.Data)
+							mats = make([]Mat, len(cold)/size)
+							for i := range mats {
+								mats[i] = hot
+								mats[i].Data = cold[i*size : (i+1)*size]
+								copy(mats[i].Data, hot.Data)
+							}
+						}
+						b.ReportAllocs()
+						b.SetBytes(int64(len(hot.Data)))
+						i := 0
+						for b.Loop() {
+							MulRows(dst, rows, &mats[i], 0, rows, x, nil, n)
+							if i++; i == len(mats) {
+								i = 0
+							}
+						}
+						b.ReportMetric(float64(rows*cols*n)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GMAC/s")
+					})
 				}
-				b.ReportMetric(float64(rows*cols*n)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GMAC/s")
-			})
+			}
 		}
 	}
 }

@@ -73,15 +73,3 @@ func TestRMSNormNonFinite(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkRMSNorm(b *testing.B) {
-	x := normals(rand.New(rand.NewPCG(1, 2)), 2048)
-	b.Run("n=2048", func(b *testing.B) {
-		dst := make([]float32, len(x))
-		b.ReportAllocs()
-		b.SetBytes(int64(12 * len(x)))
-		for b.Loop() {
-			RMSNorm(dst, x, x, 1e-6)
-		}
-	})
-}

@@ -21,14 +21,21 @@ func Rope(x, cos, sin []float32, neox bool) {
 		panicRope(len(x), 2*h)
 	}
 	if neox {
-		a, b := x[:h], x[h:2*h]
-		for j, c := range cos {
-			s, u, v := sin[j], a[j], b[j]
-			a[j] = float32(u*c) - float32(v*s)
-			b[j] = float32(u*s) + float32(v*c)
-		}
-		return
+		ropeHalves(x[:h], x[h:2*h], cos, sin)
+	} else {
+		ropePairs(x[:2*h], cos, sin)
 	}
+}
+
+func ropeHalvesGeneric(a, b, cos, sin []float32) {
+	for j, c := range cos {
+		s, u, v := sin[j], a[j], b[j]
+		a[j] = float32(u*c) - float32(v*s)
+		b[j] = float32(u*s) + float32(v*c)
+	}
+}
+
+func ropePairsGeneric(x, cos, sin []float32) {
 	for j, c := range cos {
 		s, u, v := sin[j], x[2*j], x[2*j+1]
 		x[2*j] = float32(u*c) - float32(v*s)

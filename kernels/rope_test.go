@@ -247,16 +247,3 @@ func TestRopeTableConcurrent(t *testing.T) {
 	}
 	wg.Wait()
 }
-
-func BenchmarkRope(b *testing.B) {
-	table := NewRopeTable(RopeConfig{NRot: 128, Base: 1e6}, 16)
-	x := normals(rand.New(rand.NewPCG(1, 2)), 128)
-	for _, neox := range []bool{false, true} {
-		b.Run(fmt.Sprintf("neox=%v/nrot=%d", neox, 128), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				Rope(x, table.Cos(7), table.Sin(7), neox)
-			}
-		})
-	}
-}

@@ -21,6 +21,10 @@ func SiluMul(dst, gate, up []float32) {
 	if len(dst) != len(up) {
 		panicLen("SiluMul up", len(dst), len(up))
 	}
+	siluMul(dst, gate, up)
+}
+
+func siluMulGeneric(dst, gate, up []float32) {
 	for i, g := range gate {
 		dst[i] = float32(g*Sigmoid(g)) * up[i]
 	}

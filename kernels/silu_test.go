@@ -71,15 +71,3 @@ func TestSiluMulNonFinite(t *testing.T) {
 		t.Errorf("silu(+Inf)*1 = %v, want +Inf", dst[3])
 	}
 }
-
-func BenchmarkSiluMul(b *testing.B) {
-	x := normals(rand.New(rand.NewPCG(1, 2)), 768)
-	b.Run("n=768", func(b *testing.B) {
-		dst := make([]float32, len(x))
-		b.ReportAllocs()
-		b.SetBytes(int64(12 * len(x)))
-		for b.Loop() {
-			SiluMul(dst, x, x)
-		}
-	})
-}

@@ -2,7 +2,7 @@ package kernels
 
 import "math"
 
-// Softmax replaces x by e^x[i] / sum(e^x), computed as e^(x[i]-max). The terms are added in float64 in ascending order, so
+// Softmax replaces x by e^x[i] / sum(e^x), computed as e^(x[i]-max). The terms are added in float64 in the order of Dot, so
 // the error per element is that of Exp and of two float32 roundings, about 4 units in the last place of a normal result,
 // at any length. An empty x is left alone. A NaN or +Inf anywhere, or -Inf everywhere, makes all of x NaN. It allocates
 // nothing.
@@ -10,16 +10,19 @@ func Softmax(x []float32) {
 	if len(x) == 0 {
 		return
 	}
-	m := maxOf(x)
-	var sum float64
+	var lanes [dotLanes]float64
+	expSum(&lanes, x, x, maxOf(x))
+	scale(x, x, float32(1/fold(&lanes)))
+}
+
+// expSumGeneric writes e^(x[i]-m) to dst[i], unless dst is nil, and adds it to lane i mod 16.
+func expSumGeneric(lanes *[dotLanes]float64, dst, x []float32, m float32) {
 	for i, v := range x {
 		e := Exp(v - m)
-		x[i] = e
-		sum += float64(e)
-	}
-	inv := float32(1 / sum)
-	for i := range x {
-		x[i] *= inv
+		if dst != nil {
+			dst[i] = e
+		}
+		lanes[i%dotLanes] += float64(e)
 	}
 }
 
@@ -28,28 +31,21 @@ func Softmax(x []float32) {
 // nothing.
 func LogSumExp(x []float32) float64 {
 	m := maxOf(x)
-	if math.IsInf(float64(m), -1) {
-		// Nothing finite: NaN is the one value that can still hide here.
+	if math.IsInf(float64(m), 0) { // Inf - Inf would make NaN of an answer; a NaN in x is the one value that can still hide
 		for _, v := range x {
 			if v != v {
 				return math.NaN()
 			}
 		}
-		return math.Inf(-1)
+		return float64(m)
 	}
-	var sum float64
-	for _, v := range x {
-		if v == m {
-			sum++ // also keeps Inf-Inf out
-		} else {
-			sum += float64(Exp(v - m))
-		}
-	}
-	return float64(m) + math.Log(sum)
+	var lanes [dotLanes]float64
+	expSum(&lanes, nil, x, m)
+	return float64(m) + math.Log(fold(&lanes))
 }
 
-// maxOf returns the largest value that is not NaN, -Inf if there is none.
-func maxOf(x []float32) float32 {
+// maxOfGeneric returns the largest value that is not NaN, -Inf if there is none. Of zeros with both signs either may come.
+func maxOfGeneric(x []float32) float32 {
 	m := float32(math.Inf(-1))
 	for _, v := range x {
 		if v > m {

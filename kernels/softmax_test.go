@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -79,18 +78,5 @@ func TestSoftmaxNonFinite(t *testing.T) {
 				break
 			}
 		}
-	}
-}
-
-func BenchmarkSoftmax(b *testing.B) {
-	for _, n := range []int{128, 32768} {
-		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
-			x := normals(rand.New(rand.NewPCG(1, 2)), n)
-			b.ReportAllocs()
-			b.SetBytes(int64(8 * n))
-			for b.Loop() {
-				Softmax(x)
-			}
-		})
 	}
 }

@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -73,22 +72,26 @@ func TestDot(t *testing.T) {
 			hurtful(r, a)
 			hurtful(r, b)
 			var want, abs float64
-			var lane [8]float32
+			var lane [dotLanes]float32
 			for i := range a {
 				p := float64(a[i]) * float64(b[i])
 				want += p
 				abs += math.Abs(p)
-				lane[i%8] += float32(a[i] * b[i])
+				lane[i%dotLanes] += float32(a[i] * b[i])
 			}
 			got := Dot(a, b)
 			// One rounding per product and per addition; 2^-149 for each product that is denormal.
-			bound := float64((n+7)/8+4)*eps32*abs + float64(n)*0x1p-149
+			bound := float64((n+15)/16+5)*eps32*abs + float64(n)*0x1p-149
 			if math.Abs(float64(got)-want) > bound {
 				t.Fatalf("n=%d: %v, want %v within %v", n, got, want, bound)
 			}
-			order := ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]))
-			if got != order {
-				t.Fatalf("n=%d: %v, want %v, the documented order", n, got, order)
+			for half := dotLanes / 2; half > 0; half /= 2 {
+				for l := range half {
+					lane[l] += lane[l+half]
+				}
+			}
+			if got != lane[0] {
+				t.Fatalf("n=%d: %v, want %v, the documented order", n, got, lane[0])
 			}
 		}
 	}
@@ -168,9 +171,10 @@ func TestLengthsChecked(t *testing.T) {
 
 func TestFloatOpsDoNotAllocate(t *testing.T) {
 	x, y := make([]float32, 300), make([]float32, 300)
-	top := make([]int32, 40)
+	top, half := make([]int32, 40), make([]uint16, 300)
 	var sink float64
-	for name, f := range map[string]func(){
+	ops := map[string]func(){
+		"RowToF16":  func() { RowToF16(half, x) },
 		"Dot":       func() { sink += float64(Dot(x, y)) },
 		"Axpy":      func() { Axpy(x, 0.5, y) },
 		"Add":       func() { Add(x, y) },
@@ -181,38 +185,15 @@ func TestFloatOpsDoNotAllocate(t *testing.T) {
 		"LogSumExp": func() { sink += LogSumExp(x) },
 		"ArgMax":    func() { sink += float64(ArgMax(x)) },
 		"TopK":      func() { TopK(top, x) },
-	} {
-		if n := testing.AllocsPerRun(20, f); n != 0 {
-			t.Errorf("%s: %v allocations per call, want 0", name, n)
+	}
+	test := func(t *testing.T) {
+		for name, f := range ops {
+			if n := testing.AllocsPerRun(20, f); n != 0 {
+				t.Errorf("%s: %v allocations per call, want 0", name, n)
+			}
 		}
 	}
+	t.Run("isa=generic", func(t *testing.T) { onGeneric(t, func() { test(t) }) })
+	onEachISA(t, test)
 	_ = sink
-}
-
-func BenchmarkDot(b *testing.B) {
-	for _, n := range []int{128, 2048} {
-		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
-			x, y := normals(rand.New(rand.NewPCG(1, 2)), n), make([]float32, n)
-			b.ReportAllocs()
-			b.SetBytes(int64(8 * n))
-			var sink float32
-			for b.Loop() {
-				sink += Dot(x, y)
-			}
-			_ = sink
-		})
-	}
-}
-
-func BenchmarkAxpy(b *testing.B) {
-	for _, n := range []int{128, 2048} {
-		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
-			x, y := normals(rand.New(rand.NewPCG(1, 2)), n), make([]float32, n)
-			b.ReportAllocs()
-			b.SetBytes(int64(12 * n))
-			for b.Loop() {
-				Axpy(y, 0.5, x)
-			}
-		})
-	}
 }
