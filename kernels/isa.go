@@ -14,10 +14,10 @@ import (
 var useAVX2, useAVX512 = hasAVX2(), hasAVX512()
 
 // The extensions that the assembly may use, all of them checked: the generated "Requires" lines are compared with these
-// lists in a test. F16C and FMA3 came with AVX2 or before it in every processor; BW, DQ, VL and VNNI did not come with
-// AVX512F.
+// lists in a test. F16C, FMA3 and BMI2 came with AVX2 or before it in every processor; BW, DQ, VL and VNNI did not come
+// with AVX512F.
 var (
-	avx2Needs   = []cpuid.FeatureID{cpuid.AVX, cpuid.AVX2, cpuid.F16C, cpuid.FMA3}
+	avx2Needs   = []cpuid.FeatureID{cpuid.AVX, cpuid.AVX2, cpuid.F16C, cpuid.FMA3, cpuid.BMI2}
 	avx512Needs = []cpuid.FeatureID{cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL, cpuid.AVX512VNNI}
 )
 
@@ -35,8 +35,8 @@ func missing(need []cpuid.FeatureID) []string {
 func hasAVX2() bool   { return compiledIn && len(missing(avx2Needs)) == 0 }
 func hasAVX512() bool { return hasAVX2() && len(missing(avx512Needs)) == 0 }
 
-// ISA returns the instruction set that the dispatchers use now: "generic" is portable Go, "avx2" needs F16C and FMA3 as
-// well, "avx512" is F, BW, DQ, VL and VNNI. At start it is the last of these that the processor has.
+// ISA returns the instruction set that the dispatchers use now: "generic" is portable Go, "avx2" needs F16C, FMA3 and
+// BMI2 as well, "avx512" is F, BW, DQ, VL and VNNI. At start it is the last of these that the processor has.
 func ISA() string {
 	switch {
 	case useAVX512:

@@ -22,6 +22,18 @@ func vecQ5KAVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *flo
 //go:noescape
 func vecQ6KAVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)
 
+// vecQ3KAVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
+// and prefetches weights ahead bytes beyond those it reads.
+//
+//go:noescape
+func vecQ3KAVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)
+
+// vecIQ4XSAVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
+// and prefetches weights ahead bytes beyond those it reads.
+//
+//go:noescape
+func vecIQ4XSAVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)
+
 // vecQ80AVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
 // and prefetches weights ahead bytes beyond those it reads.
 //

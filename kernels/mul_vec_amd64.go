@@ -16,7 +16,7 @@ const (
 // hasVec reports whether the type has such a routine.
 func (t Type) hasVec() bool {
 	switch t {
-	case Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4:
+	case Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4:
 		return true
 	}
 	return false
@@ -79,6 +79,8 @@ func vec512(t Type, dst *float32, w *byte, stride, groups int, q *int8, d *float
 		vecQ51AVX512(dst, w, stride, groups, q, d, sums, blocks, ahead)
 	case Q8_0:
 		vecQ80AVX512(dst, w, stride, groups, q, d, sums, blocks, ahead)
+	case Q3_K:
+		vecQ3KAVX512(dst, w, stride, groups, q, d, sums, blocks, ahead)
 	case Q4_K:
 		vecQ4KAVX512(dst, w, stride, groups, q, d, sums, blocks, ahead)
 	case Q5_K:
@@ -87,6 +89,8 @@ func vec512(t Type, dst *float32, w *byte, stride, groups int, q *int8, d *float
 		vecQ6KAVX512(dst, w, stride, groups, q, d, sums, blocks, ahead)
 	case IQ4_NL:
 		vecIQ4NLAVX512(dst, w, stride, groups, q, d, sums, blocks, ahead)
+	case IQ4_XS:
+		vecIQ4XSAVX512(dst, w, stride, groups, q, d, sums, blocks, ahead)
 	case MXFP4:
 		vecMXFP4AVX512(dst, w, stride, groups, q, d, sums, blocks, ahead)
 	}

@@ -28,17 +28,26 @@ type Team struct {
 	job      Job
 	n, grain int64
 
-	_     [64]byte // state is polled, next is hammered: a cache line each
-	state atomic.Uint64
-	_     [56]byte
-	next  atomic.Int64 // first item not claimed yet
-	_     [56]byte
+	_      [64]byte // polled: a cache line of its own
+	state  atomic.Uint64
+	_      [56]byte
+	shares []share // one per worker; a run uses the first nShares
+	nShare int
 
 	phase  atomic.Int32 // phaseIdle, phaseRunning, phaseClosed
 	failed atomic.Pointer[JobPanic]
 	done   chan struct{} // the last worker to leave wakes a parked Run
 	wait   sync.WaitGroup
 	others []teamWorker
+}
+
+// share is the run of items that one worker begins with. Each streams its own part of a matrix front to
+// back: what a kernel prefetches past the rows at hand is then for the same core. A worker whose share is
+// done goes on with what is left of the others'.
+type share struct {
+	next atomic.Int64 // first item not claimed yet
+	end  int64
+	_    [48]byte
 }
 
 // teamWorker is where one worker parks.
@@ -96,7 +105,7 @@ func NewTeam(threads int) *Team {
 	if threads < 1 {
 		panic(fmt.Sprintf("kernels: NewTeam: %d threads, want at least 1", threads))
 	}
-	t := &Team{size: threads, done: make(chan struct{}, 1), others: make([]teamWorker, threads-1)}
+	t := &Team{size: threads, done: make(chan struct{}, 1), others: make([]teamWorker, threads-1), shares: make([]share, threads)}
 	t.wait.Add(threads - 1)
 	for i := range t.others {
 		t.others[i].wake = make(chan struct{}, 1)
@@ -133,9 +142,16 @@ func (t *Team) Run(n, grain int, j Job) {
 func (t *Team) run(n, grain int64, j Job) {
 	t.job, t.n, t.grain = j, n, grain
 	t.failed.Store(nil)
-	t.next.Store(0)
 	// Helpers beyond the number of pieces would find nothing to claim. (n-1)/grain is pieces-1: the caller takes one.
-	if helpers := min(int64(t.size-1), (n-1)/grain); helpers > 0 {
+	helpers := min(int64(t.size-1), (n-1)/grain)
+	t.nShare = int(helpers + 1)
+	pieces := (n-1)/grain + 1
+	for i := range t.shares[:t.nShare] {
+		s := &t.shares[i]
+		s.next.Store(pieces * int64(i) / (helpers + 1) * grain)
+		s.end = min(pieces*int64(i+1)/(helpers+1)*grain, n)
+	}
+	if helpers > 0 {
 		t.state.Add(stateRun + stateOpen)
 		for i := range t.others[:helpers] {
 			if w := &t.others[i]; w.parked.Load() && w.parked.CompareAndSwap(true, false) {
@@ -171,16 +187,21 @@ func (t *Team) claim(worker int) {
 	defer func() {
 		if !returned {
 			t.failed.CompareAndSwap(nil, &JobPanic{Worker: worker, Value: recover(), Stack: debug.Stack()})
-			t.next.Store(t.n)
+			for i := range t.shares[:t.nShare] {
+				t.shares[i].next.Store(t.n)
+			}
 		}
 	}()
-	j, n, grain := t.job, t.n, t.grain
-	for {
-		lo := t.next.Add(grain) - grain
-		if lo >= n {
-			break
+	j, grain := t.job, t.grain
+	for i := range t.nShare {
+		s := &t.shares[(worker+i)%t.nShare]
+		for {
+			lo := s.next.Add(grain) - grain
+			if lo >= s.end {
+				break
+			}
+			j.Do(worker, int(lo), int(min(lo+grain, s.end)))
 		}
-		j.Do(worker, int(lo), int(min(lo+grain, n)))
 	}
 	returned = true
 }

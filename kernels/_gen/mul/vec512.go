@@ -26,6 +26,8 @@ func vec512() {
 	superVec512("Q4K", 144, q4KVec512)
 	superVec512("Q5K", 176, q5KVec512)
 	superVec512("Q6K", 210, q6KVec512)
+	superVec512("Q3K", 110, q3KVec512)
+	superVec512("IQ4XS", 136, iq4XSVec512)
 	smallVec512("Q80", 34, q80Pair512)
 	smallVec512("Q40", 18, nibblePair512(2, nil))
 	smallVec512("Q41", 20, nibblePair512(4, nil))
@@ -300,61 +302,70 @@ func q5KVec512(v *vecState) func() [4]reg.VecVirtual {
 	})
 }
 
-func q6KVec512(v *vecState) func() [4]reg.VecVirtual {
-	m4, m2 := wide.splat(0x0f0f0f0f), wide.splat(0x30303030)
-	two := func(name string, lo, hi uint16) reg.VecVirtual {
-		z := ZMM()
-		VMOVDQU32(table(name, append(cycle(32, words(lo)...), cycle(32, words(hi)...)...)), z)
-		return z
-	}
-	left, right := two("left42", 4, 2), two("right02", 0, 2)
-	index := each(4, ZMM)
-	for i, z := range index {
-		var w []uint16
-		for l := range 32 {
-			w = append(w, uint16(4*i+l/8))
+// twoShifts is a vector of word shifts: lo in the lower 32 bytes, hi in the upper.
+func twoShifts(lo, hi uint16) reg.VecVirtual {
+	z := ZMM()
+	VMOVDQU32(table(fmt.Sprintf("shifts%d%d", lo, hi), append(cycle(32, words(lo)...), cycle(32, words(hi)...)...)), z)
+	return z
+}
+
+// laneIndex spreads words 4i to 4i+3, or dwords, over the lanes.
+func laneIndex(name string, i int, dwordsWanted bool) reg.VecVirtual {
+	var b []byte
+	for l := range 4 {
+		if dwordsWanted {
+			b = append(b, cycle(16, dwords(uint32(4*i+l))...)...)
+		} else {
+			b = append(b, cycle(16, words(uint16(4*i+l))...)...)
 		}
-		VMOVDQU32(table([]string{"words0", "words4", "words8", "words12"}[i], words(w...)), z)
+	}
+	z := ZMM()
+	VMOVDQU32(table(fmt.Sprintf("%s%d", name, i), b), z)
+	return z
+}
+
+// halves8 returns the float16 at disp of all rows as float32.
+func (v *vecState) halves8(disp int) reg.VecVirtual {
+	h, d := XMM(), YMM()
+	VPXOR(h, h, h)
+	for r := range 8 {
+		VPINSRW(Imm(uint64(r)), v.row(r, disp), h, h)
+	}
+	VCVTPH2PS(h, d)
+	return d
+}
+
+// biased512 is what Q6_K and Q3_K share: a signed scale per 16 at the memory that scales names, and codes in column order.
+// The bias is taken off by starting each row's sum with its scales times -bias*sums, in two steps where one would not fit
+// into a word.
+func (v *vecState) biased512(shift uint64, twice bool, head func() reg.VecVirtual, scales func(r int) Mem, codes func(r, h int) [2]reg.VecVirtual) func() [4]reg.VecVirtual {
+	index := make([]reg.VecVirtual, 4)
+	for i := range index {
+		index[i] = laneIndex("words", i, false)
 	}
 	return func() [4]reg.VecVirtual {
-		h, d := XMM(), YMM()
-		VPXOR(h, h, h)
-		for r := range 8 {
-			VPINSRW(Imm(uint64(r)), v.row(r, 208), h, h)
-		}
-		VCVTPH2PS(h, d)
-		// -16 times the sums of the activations: with the scales and doubled the share of the bias, 32.
+		d := head()
 		bias, z := YMM(), YMM()
 		VPXOR(z, z, z)
 		VPSUBW(at(v.sums, 0), z, bias)
-		VPSLLW(Imm(4), bias, bias)
+		VPSLLW(Imm(shift), bias, bias)
 		x := each(4, ZMM)
 		for i := range x {
 			VMOVDQU32(at(v.q, 64*i), x[i])
 		}
 		isum := eight512(quads512(func(r int) reg.VecVirtual {
 			// Physical, because a write of the lower half clears the upper, which avo does not know.
-			sc := reg.Z31
-			VPMOVSXBW(v.row(r, 192), sc.AsY())
-			start := reg.Z30
+			sc, start, acc := reg.Z31, reg.Z30, ZMM()
+			VPMOVSXBW(scales(r), sc.AsY())
 			VPMADDWD(bias, sc.AsY(), start.AsY())
-			VPADDD(start.AsY(), start.AsY(), start.AsY())
-			acc := ZMM()
+			if twice {
+				VPADDD(start.AsY(), start.AsY(), start.AsY())
+			}
 			VMOVDQA32(start, acc)
 			for h := range 2 {
-				c := v.nibbles(r, 64*h, m4)
-				high := ZMM()
-				VBROADCASTI64X4(v.row(r, 128+32*h), high)
-				for i := range c {
-					b := ZMM()
-					if i == 0 {
-						VPSLLVW(left, high, b)
-					} else {
-						VPSRLVW(right, high, b)
-					}
-					VPTERNLOGD(U8(0xea), c[i], m2, b)
+				for i, c := range codes(r, h) {
 					p, s := ZMM(), ZMM()
-					VPMADDUBSW(x[2*h+i], b, p)
+					VPMADDUBSW(x[2*h+i], c, p)
 					VPERMW(sc, index[2*h+i], s)
 					VPDPWSSD(s, p, acc)
 				}
@@ -365,224 +376,126 @@ func q6KVec512(v *vecState) func() [4]reg.VecVirtual {
 	}
 }
 
-// pair is how a type of 32 is read two blocks at a time: codes returns those of row r in column order, the first block's
-// alone when last.
-type pair struct {
-	bias  uint32
-	codes func(r int, last bool) reg.VecVirtual
+func q6KVec512(v *vecState) func() [4]reg.VecVirtual {
+	m4, m2 := wide.splat(0x0f0f0f0f), wide.splat(0x30303030)
+	left, right := twoShifts(4, 2), twoShifts(0, 2)
+	return v.biased512(4, true, func() reg.VecVirtual { return v.halves8(208) }, func(r int) Mem { return v.row(r, 192) },
+		func(r, h int) [2]reg.VecVirtual {
+			c := v.nibbles(r, 64*h, m4)
+			high := ZMM()
+			VBROADCASTI64X4(v.row(r, 128+32*h), high)
+			for i := range c {
+				b := ZMM()
+				if i == 0 {
+					VPSLLVW(left, high, b)
+				} else {
+					VPSRLVW(right, high, b)
+				}
+				VPTERNLOGD(U8(0xea), c[i], m2, b)
+				c[i] = b
+			}
+			return c
+		})
 }
 
-// smallVec512 writes the routine of a type of 32.
-func smallVec512(name string, size int, setup func(v *vecState, size int) pair) {
-	v := &vecState{}
-	acc := ZMM()
-	var p pair
-	var biases, spread reg.VecVirtual
-	mins := name == "Q41" || name == "Q51"
-	body := func(last bool) {
-		x, start := ZMM(), wide.zero()
-		if last {
-			k := lowMask(0x00ff)
-			VMOVDQU32_Z(at(v.q, 0), k, x)
-		} else {
-			VMOVDQU32(at(v.q, 0), x)
+func q3KVec512(v *vecState) func() [4]reg.VecVirtual {
+	m2, m1 := wide.splat(0x03030303), wide.splat(0x04040404)
+	low := []reg.VecVirtual{twoShifts(0, 2), twoShifts(4, 6)}
+	// Bit 4h+p of the high bits goes to bit 2; the first two have to go up.
+	left := twoShifts(2, 1)
+	right := [2][2]reg.VecVirtual{{nil, twoShifts(0, 1)}, {twoShifts(2, 3), twoShifts(4, 5)}}
+	nibble := table("nibble", cycle(64, dwords(0, 0, 4, 4)...))
+	upper := table("upper", cycle(64, dwords(0, 2, 4, 6)...))
+	return v.biased512(2, false, func() reg.VecVirtual {
+		// 12 bytes of scales and d end the block: 16 bytes from 94 on do not pass it.
+		for i, h := range v.heads(94) {
+			VPSRLDQ(Imm(2), h, h)
+			a, b := ZMM(), ZMM()
+			VPSHUFD(Imm(0x44), h, a) // dwords 0 1 0 1
+			VPSHUFD(Imm(0xaa), h, b) // dword 2
+			VPSRLVD(nibble, a, a)
+			VPANDD(wide.splat(0x0f0f0f0f), a, a)
+			VPSRLVD(upper, b, b)
+			VPSLLD(Imm(4), b, b)
+			VPTERNLOGD(U8(0xea), a, wide.splat(0x30303030), b)
+			VPSUBB(wide.splat(0x20202020), b, b)
+			VMOVDQU32(b, v.frame.Offset(64*i))
 		}
-		if p.bias != 0 {
-			VPDPBUSD(x, biases, start)
-			VPSUBD(start, wide.zero(), start)
-		}
-		q := quads512(func(r int) reg.VecVirtual {
-			a := ZMM()
-			VMOVDQA32(start, a)
-			VPDPBUSD(x, p.codes(r, last), a)
-			return a
-		})
-		// Lanes: first block of rows 0-3, second block of rows 0-3, the same of rows 4-7.
-		isum := ZMM()
-		VSHUFI32X4(Imm(0x88), q[1], q[0], isum)
-		VSHUFI32X4(Imm(0xdd), q[1], q[0], q[0])
-		VPADDD(q[0], isum, isum)
-		VCVTDQ2PS(isum, isum)
-		dx, d := ZMM(), ZMM()
-		if last {
-			one := XMM()
-			VMOVSS(at(v.x, 0), one)
-			VBROADCASTSD(one, dx)
-		} else {
-			VBROADCASTSD(at(v.x, 0), dx)
-		}
-		VPERMILPS(spread, dx, dx)
-		m := v.scales32(name, size, last, d)
-		VMULPS(dx, d, d)
-		VMULPS(isum, d, d)
-		if mins {
-			xs, s := ZMM(), XMM()
-			if last {
-				VMOVD(at(v.sums, 0), s)
+		return v.halves8(108)
+	}, func(r int) Mem { return v.frame.Offset(16 * r) }, func(r, h int) [2]reg.VecVirtual {
+		var c [2]reg.VecVirtual
+		q, high := ZMM(), ZMM()
+		VBROADCASTI64X4(v.row(r, 32+32*h), q)
+		VBROADCASTI64X4(v.row(r, 0), high)
+		for i := range c {
+			b := ZMM()
+			if c[i] = ZMM(); right[h][i] == nil {
+				VPSLLVW(left, high, b)
 			} else {
-				VMOVQ(at(v.sums, 0), s)
+				VPSRLVW(right[h][i], high, b)
 			}
-			one := XMM()
-			VPBROADCASTD(table32(0x00010001), one)
-			VPMADDWD(one, s, s)
-			VCVTDQ2PS(s, s)
-			VBROADCASTSD(s, xs)
-			VPERMILPS(spread, xs, xs)
-			VMULPS(dx, m, m)
-			VMULPS(xs, m, m)
-			VADDPS(m, d, d)
+			VPSRLVW(low[i], q, c[i])
+			VPANDD(m2, c[i], c[i])
+			VPTERNLOGD(U8(0xea), c[i], m1, b)
+			c[i] = b
 		}
-		VADDPS(d, acc, acc)
-		VSHUFI32X4(Imm(0xb1), d, d, d)
-		VADDPS(d, acc, acc)
-	}
-	v.loop(name, 2*size, 64, 32, func() {
-		spread = ZMM()
-		VMOVDQU32(table("spread", cycle(64, dwords(0, 0, 0, 0, 1, 1, 1, 1)...)), spread)
-		p = setup(v, size)
-		if p.bias != 0 {
-			biases = wide.splat(p.bias * 0x01010101)
-		}
-	}, func() { body(false) }, func() { body(true) }, acc, func() {
-		VSHUFI32X4(Imm(0x08), acc, acc, acc)
-		VMOVUPS(acc.AsY(), at(v.dst, 0))
+		return c
 	})
 }
 
-// lowMask is a mask register.
-func lowMask(bits uint32) reg.OpmaskVirtual {
-	k, t := K(), GP32()
-	MOVL(U32(bits), t)
-	KMOVW(t, k)
-	return k
-}
-
-// scales32 loads d, in the lanes' order, and returns m.
-func (v *vecState) scales32(name string, size int, last bool, d reg.VecVirtual) reg.VecVirtual {
-	// insert fills lane h*2+b of dwords, or quarter of words or bytes, from block b of rows 4h to 4h+3.
-	switch name {
-	case "Q41", "Q51":
-		z, m := wide.zero(), ZMM()
-		for l := range 4 {
-			if last && l%2 == 1 {
-				continue
+// iq4XSVec512: codes of 8 bits would overflow words, so they are added up as dwords, four sub-blocks to a vector, and the
+// bias is in what the sums start with.
+func iq4XSVec512(v *vecState) func() [4]reg.VecVirtual {
+	m4, values := wide.splat(0x0f0f0f0f), wide.table16("iq4", iq4Codes)
+	index := []reg.VecVirtual{laneIndex("dwords", 0, true), laneIndex("dwords", 1, true)}
+	nibble, pair := table("nibbles8", cycle(8, 0x0f)), table("pairs8", cycle(8, 0x30))
+	return func() [4]reg.VecVirtual {
+		d := v.halves8(0)
+		bias := wide.splat(0x80808080)
+		var x [2][2]reg.VecVirtual
+		var start [2]reg.VecVirtual
+		for h := range x {
+			a, b := ZMM(), ZMM()
+			VMOVDQU32(at(v.q, 128*h), a)
+			VMOVDQU32(at(v.q, 128*h+64), b)
+			x[h][0], x[h][1], start[h] = ZMM(), ZMM(), wide.zero()
+			VSHUFI32X4(Imm(0x88), b, a, x[h][0])
+			VSHUFI32X4(Imm(0xdd), b, a, x[h][1])
+			VPDPBUSD(x[h][0], bias, start[h])
+			VPDPBUSD(x[h][1], bias, start[h])
+			VPSUBD(start[h], wide.zero(), start[h])
+		}
+		isum := eight512(quads512(func(r int) reg.VecVirtual {
+			// Eight scales of 6 bits: low nibbles in 32 bits, upper pairs in 16.
+			lo, hi := GP64(), GP64()
+			MOVL(v.row(r, 4), lo.As32())
+			MOVWLZX(v.row(r, 2), hi.As32())
+			PDEPQ(nibble, lo, lo)
+			PDEPQ(pair, hi, hi)
+			ORQ(hi, lo)
+			b, sc := XMM(), reg.Z31
+			VMOVQ(lo, b)
+			VPSUBB(wide.splat(0x20202020).AsX(), b, b)
+			VPMOVSXBD(b, sc.AsY())
+			var sum reg.VecVirtual
+			for h := range 2 {
+				c := v.nibbles(r, 8+64*h, m4)
+				acc, s := ZMM(), ZMM()
+				VMOVDQA32(start[h], acc)
+				for i := range c {
+					VPSHUFB(c[i], values, c[i])
+					VPDPBUSD(x[h][i], c[i], acc)
+				}
+				VPERMD(sc, index[h], s)
+				VPMULLD(s, acc, acc)
+				if h == 0 {
+					sum = acc
+				} else {
+					VPADDD(acc, sum, sum)
+				}
 			}
-			x := XMM()
-			VMOVD(v.row(l/2*4, l%2*size), x)
-			for r := 1; r < 4; r++ {
-				VPINSRD(Imm(uint64(r)), v.row(l/2*4+r, l%2*size), x, x)
-			}
-			VINSERTI32X4(Imm(uint64(l)), x, z, z)
-		}
-		VPMOVDW(z, d.AsY())
-		VPSRLD(Imm(16), z, z)
-		VPMOVDW(z, m.AsY())
-		VCVTPH2PS(d.AsY(), d)
-		VCVTPH2PS(m.AsY(), m)
-		return m
-	case "MXFP4":
-		x := XMM()
-		VPXOR(x, x, x)
-		for l := range 16 {
-			if last && l/4%2 == 1 {
-				continue
-			}
-			VPINSRB(Imm(uint64(l)), v.row(l/8*4+l%4, l/4%2*size), x, x)
-		}
-		k, small := K(), ZMM()
-		VPMOVZXBD(x, d)
-		VPCMPUD(Imm(1), wide.splat(2), d, k)
-		VPSLLVD(d, wide.splat(0x00200000), small)
-		VPSUBD(wide.splat(1), d, d)
-		VPSLLD(Imm(23), d, d)
-		VMOVDQA32(small, k, d)
-		if last {
-			VMOVDQA32_Z(d, lowMask(0x0f0f), d)
-		}
-		return nil
-	}
-	y := wide.zero()
-	for h := range 2 {
-		x := XMM()
-		VPXOR(x, x, x)
-		for l := range 8 {
-			if last && l >= 4 {
-				continue
-			}
-			VPINSRW(Imm(uint64(l)), v.row(4*h+l%4, l/4*size), x, x)
-		}
-		VINSERTI32X4(Imm(uint64(h)), x, y, y)
-	}
-	VCVTPH2PS(y.AsY(), d)
-	return nil
-}
-
-func q80Pair512(v *vecState, size int) pair {
-	flip := wide.splat(0x80808080)
-	return pair{128, func(r int, last bool) reg.VecVirtual {
-		c := ZMM()
-		if last {
-			VBROADCASTI64X4(v.row(r, 2), c) // the upper half meets zero activations
-		} else {
-			VBROADCASTI64X4(v.row(r, 2), c)
-			VINSERTI64X4(Imm(1), v.row(r, size+2), c, c)
-		}
-		VPXORD(flip, c, c)
-		return c
-	}}
-}
-
-// nibblePair512 reads 16 bytes of nibbles at disp of each block, through a table when there is one.
-func nibblePair512(disp int, codes []byte) func(v *vecState, size int) pair {
-	return func(v *vecState, size int) pair {
-		m4, by := wide.splat(0x0f0f0f0f), ZMM()
-		VMOVDQU32(table("high", cycle(64, append(cycle(16, words(0)...), cycle(16, words(4)...)...)...)), by)
-		k := lowMask(0xff00)
-		var values reg.VecVirtual
-		p := pair{}
-		switch {
-		case codes != nil:
-			values = wide.table16(fmt.Sprintf("codes%d", codes[0]), codes)
-			p.bias = map[byte]uint32{1: 128, 12: 12}[codes[0]]
-		case disp == 2:
-			p.bias = 8
-		}
-		p.codes = func(r int, last bool) reg.VecVirtual {
-			c := ZMM()
-			VBROADCASTI32X4(v.row(r, disp), c)
-			if !last {
-				VBROADCASTI32X4(v.row(r, size+disp), k, c)
-			}
-			VPSRLVW(by, c, c)
-			VPANDD(m4, c, c)
-			if values != nil {
-				VPSHUFB(c, values, c)
-			}
-			return c
-		}
-		return p
-	}
-}
-
-func q5Pair512(disp int) func(v *vecState, size int) pair {
-	return func(v *vecState, size int) pair {
-		p := nibblePair512(disp+4, nil)(v, size)
-		p.bias = 0
-		if disp == 2 {
-			p.bias = 16
-		}
-		m1, nibbles := wide.splat(0x10101010), p.codes
-		p.codes = func(r int, last bool) reg.VecVirtual {
-			c := nibbles(r, last)
-			a, b := K(), K()
-			KMOVD(v.row(r, disp), a)
-			if !last {
-				KMOVD(v.row(r, size+disp), b)
-				KUNPCKDQ(a, b, a)
-			}
-			VPADDB(m1, c, a, c)
-			return c
-		}
-		return p
+			return sum
+		}))
+		return [4]reg.VecVirtual{isum, d, nil, nil}
 	}
 }
