@@ -9,5 +9,5 @@
 //	huge   anonymous memory that asked for them (Memory.HugeBytes says how much got them)
 //	file   a shared read-only mapping of a file whose pages are in the page cache
 //
-// It is no latency or write benchmark, and does not measure storage.
+// MeasureIO reads a file past the page cache, the ceiling of experts that are streamed. It is no latency or write benchmark.
 package probe

@@ -2,7 +2,7 @@
 """Measures the resident memory of the engine with an expert cache, from /proc, against what it should be.
 
     python3 bench/scripts/memory.py                      # a synthetic model of 1.6 GB, made and removed
-    python3 bench/scripts/memory.py --model m.gguf --cache-mb 2000 --chunk 512,2048 -- --weights mmap
+    python3 bench/scripts/memory.py --model m.gguf --cache-mb 2000 --chunk 512,2048 -- --dense mmap
 
 The rule: with --cache-mb N the peak of resident memory stays within dense weights + N + KV cache + 64 MiB, and no page
 of an expert becomes resident through the file's mapping. bench fills its context and both commands fill the cache, so
@@ -162,7 +162,7 @@ def table(a, model, text):
                 used = doc["cache"]["resident_bytes"]
                 rss = max(peak["VmHWM"], peak["rollup"])
                 over = rss - (dense + mb * MIB + kv)
-                anon = peak["RssAnon"] - (used + kv + (dense if "\nweights: huge" in log else 0))
+                anon = peak["RssAnon"] - (used + kv + (dense if "\nweights: anon" in log else 0))
                 exp = peak["expert"] * PAGE
                 ok = over < LIMIT and anon < LIMIT and exp == 0
                 bad += not ok

@@ -1,0 +1,97 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sluice/engine"
+)
+
+// Variant is one setting of the options that change a run.
+type Variant struct {
+	CacheMB   string  `json:"cache_mb"` // "auto" or a number of MiB, 0 for no cache
+	Drop      float64 `json:"drop_cold_experts"`
+	Arm       string  `json:"arm"`
+	IOThreads int     `json:"io_threads"` // 0: the default, or no cache
+	Threads   int     `json:"threads"`
+}
+
+// Axes are the lists that a matrix is made of; none is empty.
+type Axes struct {
+	CacheMB   []string
+	Drop      []float64
+	Arm       []string
+	IOThreads []int
+	Threads   []int
+}
+
+// Variants is the product of the lists, the last axis running fastest. Combinations that mean nothing are left out, with a
+// note: dropping without a cache, and lanes without one, where lists ask for both. Settings with a cache come first.
+func (a Axes) Variants() (vs []Variant, notes []string) {
+	seen := map[Variant]bool{}
+	for _, mb := range a.CacheMB {
+		for _, drop := range a.Drop {
+			if mb == "0" && drop > 0 && (len(a.CacheMB) > 1 || len(a.Drop) > 1) {
+				notes = append(notes, fmt.Sprintf("left out: drop threshold %g without an expert cache drops nothing", drop))
+				continue
+			}
+			for _, arm := range a.Arm {
+				for _, lanes := range a.IOThreads {
+					if mb == "0" && len(a.CacheMB) > 1 {
+						lanes = 0
+					}
+					for _, threads := range a.Threads {
+						v := Variant{mb, drop, arm, lanes, threads}
+						if !seen[v] {
+							seen[v] = true
+							vs = append(vs, v)
+						}
+					}
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(vs, func(a, b Variant) int { return btoi(a.CacheMB == "0") - btoi(b.CacheMB == "0") })
+	return vs, slices.Compact(notes)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// String is the variant in the words of the flags.
+func (v Variant) String() string {
+	var parts []string
+	for _, k := range v.keys() {
+		parts = append(parts, k[0]+" "+k[1])
+	}
+	return strings.Join(parts, ", ")
+}
+
+// keys are the names and values of a variant, as flags have them.
+func (v Variant) keys() [][2]string {
+	return [][2]string{
+		{"cache-mb", v.CacheMB},
+		{"drop-cold-experts", strconv.FormatFloat(v.Drop, 'g', -1, 64)},
+		{"arm", v.Arm},
+		{"io-threads", strconv.Itoa(v.IOThreads)},
+		{"threads", strconv.Itoa(v.Threads)},
+	}
+}
+
+// SessionBytes is the memory that a session of its own needs: expert cache or a copy of all experts, and keys and values.
+func SessionBytes(m *engine.Model, source engine.SourceConfig, cfg engine.SessionConfig) int64 {
+	n := m.KVBytes(cfg)
+	switch {
+	case source.BudgetBytes > 0:
+		n += source.BudgetBytes
+	case source.IO == "resident":
+		n += m.ExpertBytes()
+	}
+	return n
+}
