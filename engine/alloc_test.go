@@ -9,21 +9,22 @@ import (
 	"sluice/moe"
 )
 
-// TestDecodeAllocatesNothing, on either arm, resident or through a cache that evicts, with taps armed or not.
+// TestDecodeAllocatesNothing, on either arm, resident or through a cache that evicts, reading ahead or not, with taps
+// armed or not.
 func TestDecodeAllocatesNothing(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
 	for _, arm := range []string{"host", "table"} {
-		for _, cached := range []bool{false, true} {
+		for _, cached := range []string{"", engine.PrefetchOff, engine.PrefetchNextLayer, engine.PrefetchLastToken} {
 			for _, armed := range []bool{false, true} {
-				name := fmt.Sprintf("arm=%s/cached=%v/armed=%v", arm, cached, armed)
+				name := fmt.Sprintf("arm=%s/prefetch=%s/armed=%v", arm, cached, armed)
 				cfg := engine.SessionConfig{Threads: 2, Arm: arm}
-				if cached {
+				if cached != "" {
 					src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"}, m.NExpertUsed)
 					if err != nil {
 						t.Fatal(err)
 					}
-					cfg.Source = src
+					cfg.Source, cfg.Prefetch = src, cached
 					cfg.Drop = moe.Drop{Frac: 0.5, Renorm: true}
 				}
 				if armed {

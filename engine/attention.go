@@ -10,12 +10,20 @@ import (
 // keys and values to the cache.
 func (f *forward) attention(il int, ly *layer, n int) error {
 	kinds := kindOf(f.in.kind(ly.wq.Type)) | kindOf(f.in.kind(ly.wk.Type)) | kindOf(f.in.kind(ly.wv.Type))
+	t := f.rec.begin()
 	f.norm.run(n, ly.attnNorm, kinds, nil)
+	t = f.rec.end(t, OpAttnNorm, il, n)
 	f.qkv.run(ly, n)
+	t = f.rec.end(t, OpQKV, il, n)
 	f.place.run(il, ly, n)
+	t = f.rec.end(t, OpRotary, il, n)
 	f.attend.run(il, n)
+	t = f.rec.end(t, OpAttend, il, n)
 	f.quant.run(n, f.att, &f.attIn, kindOf(f.attIn.kind(ly.wo.Type)))
+	t = f.rec.end(t, OpAttnActs, il, n)
 	f.proj.run(ly, n)
+	f.rec.end(t, OpAttnOut, il, n)
+	f.touched += f.touch[il].attn
 	return f.checkFinite(n, il, "the attention output")
 }
 
@@ -101,31 +109,38 @@ func (j *placeJob) heads(x, norm, cos, sin []float32) {
 	}
 }
 
-// attendJob computes the attention of one token and one key/value head an item.
+// attendTokens is how many tokens share one pass over the keys of a head in prefill: a tile of keys is
+// widened once for all of them.
+const attendTokens = 16
+
+// attendJob computes the attention of a block of tokens and one key/value head an item.
 type attendJob struct {
-	f  *forward
-	il int
+	f     *forward
+	il, n int
 }
 
 func (j *attendJob) run(il, n int) {
-	j.il = il
-	j.f.s.team.Run(n*j.f.s.m.NKVHead, 1, j)
+	j.il, j.n = il, n
+	j.f.s.team.Run((n+attendTokens-1)/attendTokens*j.f.s.m.NKVHead, 1, j)
 }
 
 func (j *attendJob) Do(_, lo, hi int) {
 	f, h, c := j.f, &j.f.s.m.Hparams, &j.f.s.kv
-	nQ := h.NHead * h.HeadDim
-	group := nQ / h.NKVHead // values of the query heads that share one key/value head
+	nQ, heads := h.NHead*h.HeadDim, h.NHead/h.NKVHead
 	scale := float32(1 / math.Sqrt(float64(h.HeadDim)))
 	for i := lo; i < hi; i++ {
-		t, head := i/h.NKVHead, i%h.NKVHead
-		o := t*nQ + head*group
-		from, n := c.at(head, 0), f.pos+t+1
-		to := from + n*h.HeadDim
-		if c.k32 != nil {
-			kernels.AttendF32(f.att[o:o+group], f.q[o:o+group], c.k32[j.il][from:to], c.v32[j.il][from:to], h.HeadDim, h.HeadDim, n, scale)
-		} else {
-			kernels.AttendF16(f.att[o:o+group], f.q[o:o+group], c.k16[j.il][from:to], c.v16[j.il][from:to], h.HeadDim, h.HeadDim, n, scale)
+		t, head := i/h.NKVHead*attendTokens, i%h.NKVHead
+		n := min(attendTokens, j.n-t)
+		o, pos := t*nQ+head*heads*h.HeadDim, f.pos+t
+		from, to := c.at(head, 0), c.at(head, pos+n)
+		out, q := f.att[o:], f.q[o:]
+		switch {
+		case c.k32 != nil:
+			kernels.AttendBlockF32(out, q, n, nQ, c.k32[j.il][from:to], c.v32[j.il][from:to], h.HeadDim, h.HeadDim, pos, heads, scale)
+		case c.k8 != nil:
+			kernels.AttendBlockQ8(out, q, n, nQ, c.k8[j.il].Slice(from, to), c.v8[j.il].Slice(from, to), h.HeadDim, h.HeadDim, pos, heads, scale)
+		default:
+			kernels.AttendBlockF16(out, q, n, nQ, c.k16[j.il][from:to], c.v16[j.il][from:to], h.HeadDim, h.HeadDim, pos, heads, scale)
 		}
 	}
 }
@@ -134,15 +149,16 @@ func (j *attendJob) Do(_, lo, hi int) {
 func (c *kvCache) put(il, pos int, k, v []float32) {
 	for head := range c.nKV {
 		o, s := c.at(head, pos), head*c.hd
-		if c.k32 != nil {
+		switch {
+		case c.k32 != nil:
 			copy(c.k32[il][o:o+c.hd], k[s:])
 			copy(c.v32[il][o:o+c.hd], v[s:])
-			continue
-		}
-		k16, v16 := c.k16[il][o:o+c.hd], c.v16[il][o:o+c.hd]
-		for i := range k16 {
-			k16[i] = kernels.F32ToF16(k[s+i])
-			v16[i] = kernels.F32ToF16(v[s+i])
+		case c.k8 != nil:
+			c.k8[il].Set(o, k[s:s+c.hd])
+			c.v8[il].Set(o, v[s:s+c.hd])
+		default:
+			kernels.RowToF16(c.k16[il][o:o+c.hd], k[s:s+c.hd])
+			kernels.RowToF16(c.v16[il][o:o+c.hd], v[s:s+c.hd])
 		}
 	}
 }
@@ -153,15 +169,21 @@ type quantJob struct {
 	src   []float32
 	dst   *actSet
 	kinds kindSet
+	row0  int
 }
 
 func (j *quantJob) run(n int, src []float32, dst *actSet, kinds kindSet) {
-	j.src, j.dst, j.kinds = src, dst, kinds
+	j.runFrom(0, n, src, dst, kinds)
+}
+
+// runFrom is run for the n rows from row0 on.
+func (j *quantJob) runFrom(row0, n int, src []float32, dst *actSet, kinds kindSet) {
+	j.src, j.dst, j.kinds, j.row0 = src, dst, kinds, row0
 	j.f.s.team.Run(n, 1, j)
 }
 
 func (j *quantJob) Do(_, lo, hi int) {
-	for i := lo; i < hi; i++ {
+	for i := j.row0 + lo; i < j.row0+hi; i++ {
 		j.dst.set(j.kinds, i, j.src[i*j.dst.n:(i+1)*j.dst.n])
 	}
 }

@@ -48,16 +48,22 @@ func dropRun(t *testing.T, m *engine.Model, ids []int32, cfg engine.SessionConfi
 	return toks, data, d, st
 }
 
-// TestDropIsDeterministic: the same slots fall whatever lanes, threads, arm and I/O mode.
+// TestDropIsDeterministic: the same slots fall whatever lanes, threads, arm and I/O mode, with prefetch too.
 func TestDropIsDeterministic(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
 	budget := moe.WorkingSet(m.Layout, m.NExpertUsed) * 3 / 2
-	for _, inPrefill := range []bool{false, true} {
-		base := engine.SessionConfig{Threads: 1, Drop: moe.Drop{Frac: 0.9, Renorm: true}, DropInPrefill: inPrefill}
+	for _, c := range []struct {
+		inPrefill bool
+		prefetch  string
+	}{{false, "off"}, {true, "off"}, {true, "next-layer"}, {false, "next-layer"}, {false, "last-token"}} {
+		base := engine.SessionConfig{Threads: 1, Drop: moe.Drop{Frac: 0.9, Renorm: true}, DropInPrefill: c.inPrefill, Prefetch: c.prefetch}
 		toks, trace, d, st := dropRun(t, m, ids, base, engine.SourceConfig{BudgetBytes: budget, Lanes: 1, IO: "buffered"})
 		if d.Dropped == 0 || d.MassDropped <= 0 || st.Evictions == 0 {
-			t.Fatalf("dropped %+v, stats %+v: the case tests nothing", d, st)
+			t.Fatalf("%+v: dropped %+v, stats %+v: the case tests nothing", c, d, st)
+		}
+		if c.prefetch != "off" && (st.PrefetchUsed == 0 || !bytes.Contains(trace, []byte(",2,"))) {
+			t.Errorf("%+v: stats %+v: no prefetch was of use, or the trace has no hit by one", c, st)
 		}
 		for i := range 6 {
 			cfg := base
@@ -65,8 +71,8 @@ func TestDropIsDeterministic(t *testing.T) {
 			cfg.Arm = []string{"host", "table"}[i%2]
 			sc := engine.SourceConfig{BudgetBytes: budget, Lanes: []int{1, 4, 2}[i%3], IO: []string{"direct", "buffered"}[i/3]}
 			gotToks, gotTrace, gotD, gotSt := dropRun(t, m, ids, cfg, sc)
-			if !slices.Equal(gotToks, toks) || !bytes.Equal(gotTrace, trace) || gotD != d || gotSt.Misses != st.Misses {
-				t.Errorf("run %d (%+v): tokens equal %v, trace equal %v, drops %+v want %+v", i, sc, slices.Equal(gotToks, toks), bytes.Equal(gotTrace, trace), gotD, d)
+			if !slices.Equal(gotToks, toks) || !bytes.Equal(gotTrace, trace) || gotD != d || gotSt.Misses != st.Misses || gotSt.PrefetchBytes != st.PrefetchBytes {
+				t.Errorf("run %d (%+v, %+v): tokens equal %v, trace equal %v, drops %+v want %+v", i, c, sc, slices.Equal(gotToks, toks), bytes.Equal(gotTrace, trace), gotD, d)
 			}
 		}
 		checkTrace(t, m, trace, base, d, st)
@@ -127,6 +133,10 @@ func TestDropSettings(t *testing.T) {
 		{KV: "q8"},
 		{Threads: -1},
 		{Batch: -5},
+		{Prefetch: "next"},
+		{Prefetch: "next-layer"}, // no cache
+		{Prefetch: "off", PrefetchBytes: 1 << 20},
+		{PrefetchBytes: -1},
 	} {
 		if s, err := m.NewSession(c); err == nil {
 			s.Close()

@@ -25,8 +25,9 @@ type exactCase struct {
 	lanes   int
 	io      string // direct or buffered with a cache, mmap or resident without
 	chunk   int
-	drop0   bool // a drop threshold of 0 given
-	disarm  bool // no taps: then there is no dump to compare
+	ahead   string // prefetch
+	drop0   bool   // a drop threshold of 0 given
+	disarm  bool   // no taps: then there is no dump to compare
 }
 
 var exactBase = exactCase{threads: 1, arm: "host", cache: "none", io: "mmap", chunk: 512}
@@ -58,7 +59,7 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) exactResu
 	for _, n := range plan.Notes {
 		t.Log(n)
 	}
-	cfg := engine.SessionConfig{Threads: c.threads, Arm: c.arm, Batch: c.chunk, Source: src}
+	cfg := engine.SessionConfig{Threads: c.threads, Arm: c.arm, Batch: c.chunk, Source: src, Prefetch: c.ahead}
 	if c.drop0 {
 		cfg.Drop = moe.Drop{Frac: 0, Renorm: true}
 	}
@@ -93,6 +94,9 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) exactResu
 	st := s.SourceStats()
 	if st.Demanded != st.Hits+st.Misses {
 		t.Errorf("%v: %d demanded, %d hits and %d misses", c, st.Demanded, st.Hits, st.Misses)
+	}
+	if c.ahead == engine.PrefetchNextLayer && (c.cache == "minimal" || c.cache == "half") && (st.PrefetchUsed == 0 || st.PrefetchWasted == 0) {
+		t.Errorf("%v: %d prefetched, %d used, %d wasted: the case tests nothing", c, st.Prefetched, st.PrefetchUsed, st.PrefetchWasted)
 	}
 	if c.cache == "minimal" && st.Evictions == 0 {
 		t.Errorf("%v: the smallest cache evicted nothing: the case tests nothing", c)
@@ -156,6 +160,10 @@ func TestExact(t *testing.T) {
 	cached := func(cache, policy, io string, lanes int) exactCase {
 		return with(func(c *exactCase) { c.cache, c.policy, c.io, c.lanes = cache, policy, io, lanes })
 	}
+	ahead := func(c exactCase, mode string) exactCase {
+		c.ahead = mode
+		return c
+	}
 	for _, c := range []exactCase{
 		exactBase, // a second run of the same
 		with(func(c *exactCase) { c.threads = 2 }),
@@ -173,6 +181,10 @@ func TestExact(t *testing.T) {
 		cached("half", "lru", "direct", 4),
 		cached("half", "slru", "buffered", 1),
 		cached("all", "lru", "direct", 4),
+		ahead(cached("minimal", "lru", "direct", 4), engine.PrefetchNextLayer),
+		ahead(cached("half", "slru", "buffered", 1), engine.PrefetchNextLayer),
+		ahead(cached("minimal", "slru", "direct", 4), engine.PrefetchLastToken),
+		ahead(cached("half", "lru", "direct", 4), engine.PrefetchLastToken),
 	} {
 		check(c)
 	}
@@ -192,6 +204,7 @@ func TestExact(t *testing.T) {
 			c.io = pick("mmap", "resident")
 		} else {
 			c.policy, c.io, c.lanes = pick(moe.Policies()...), pick("direct", "buffered"), []int{1, 4}[rng.IntN(2)]
+			c.ahead = pick(engine.PrefetchModes()...)
 		}
 		check(c)
 	}

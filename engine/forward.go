@@ -41,8 +41,13 @@ func rowsIn(bound, rowBytes, want int) int { return min(want, max(passRows, boun
 // it. Everything is allocated by init. T is the largest chunk, n the tokens of the current one, A
 // the rows of one pass of attention.
 type forward struct {
-	s   *Session
-	one [1]int32
+	s         *Session
+	one       [1]int32
+	rec       *Recorder // nil: off
+	expertMem OpMemory  // of experts that no read was needed for
+
+	touch   []layerBytes // by layer
+	touched int64        // see Session.WeightBytes
 
 	// The rows that attention works on: the whole chunk, but for its passes. See window.
 	pos int       // position of the first
@@ -69,6 +74,7 @@ type forward struct {
 	sel      *moe.Selection // nil while no tap is armed
 	trace    dump.TraceCall
 	ffn      ffnScratch
+	ahead    prefetcher
 
 	norm   normJob
 	qkv    qkvJob
@@ -85,7 +91,7 @@ func (f *forward) init(s *Session) {
 	T := s.cfg.Batch
 	nQ, nKV := h.NHead*h.HeadDim, h.NKVHead*h.HeadDim
 	A := rowsIn(attendBytes, 4*(3*nQ+2*nKV), T) // q, k, v, att and its activations
-	f.s = s
+	f.s, f.rec = s, s.cfg.Recorder
 	f.chunk = make([]float32, T*h.NEmbd)
 	f.q = make([]float32, A*nQ)
 	f.k = make([]float32, A*nKV)
@@ -101,7 +107,7 @@ func (f *forward) init(s *Session) {
 	f.resident = make([]uint8, h.NExpert)
 	f.ids = make([]int32, 0, h.NExpert)
 	f.table = moe.NewTable(h.NExpert, s.cfg.NExpertUsed, T)
-	if s.cfg.SelDump != nil || s.cfg.Trace != nil {
+	if s.cfg.SelDump != nil || s.cfg.Trace != nil || s.cfg.Prefetch == PrefetchLastToken {
 		f.sel = moe.NewSelection(s.cfg.NExpertUsed, T)
 	}
 	if s.cfg.Trace != nil {
@@ -115,6 +121,7 @@ func (f *forward) init(s *Session) {
 	ffShared := 0
 	for i := range m.w.layers {
 		ly := &m.w.layers[i]
+		f.touch = append(f.touch, ly.bytes())
 		f.in.plan(ly.wq.Type)
 		f.in.plan(ly.wk.Type)
 		f.in.plan(ly.wv.Type)
@@ -131,8 +138,13 @@ func (f *forward) init(s *Session) {
 		f.shared = make([]float32, T)
 	}
 	f.ffn.init(f, T, ffShared)
+	f.ahead.init(f, T)
 	f.norm.f, f.qkv.f, f.place.f, f.attend.f = f, f, f, f
 	f.quant.f, f.proj.f, f.route.f, f.vocab.f = f, f, f, f
+	if s.src.Stats().BudgetBytes > 0 {
+		f.expertMem = OpCache
+	}
+	f.rec.describe(f)
 }
 
 // run computes one chunk at the session's position and leaves the residual stream in f.x. The
@@ -141,6 +153,8 @@ func (f *forward) run(ctx context.Context, ids []int32, ph phase) error {
 	m := f.s.m
 	n := len(ids)
 	f.window(0)
+	f.rec.forward(f.pos, n, ph)
+	t := f.rec.begin()
 	rowBytes := m.w.tokEmbd.Type.RowBytes(m.NEmbd)
 	for i, id := range ids {
 		if id < 0 || int(id) >= m.NVocab {
@@ -149,6 +163,8 @@ func (f *forward) run(ctx context.Context, ids []int32, ph phase) error {
 		src := m.w.tokEmbd.Data[int(id)*rowBytes:]
 		kernels.Dequantize(m.w.tokEmbd.Type, f.x[i*m.NEmbd:(i+1)*m.NEmbd], src[:rowBytes])
 	}
+	f.touched += int64(n * rowBytes)
+	f.rec.end(t, OpEmbed, -1, n)
 	if err := f.checkFinite(n, 0, "the token's embedding"); err != nil {
 		return err
 	}
@@ -164,7 +180,7 @@ func (f *forward) run(ctx context.Context, ids []int32, ph phase) error {
 			}
 		}
 		f.window(0)
-		if err := f.moeLayer(il, ly, n, ph); err != nil {
+		if err := f.moeLayer(ctx, il, ly, n, ph); err != nil {
 			return err
 		}
 	}
@@ -179,7 +195,9 @@ func (f *forward) window(t int) {
 
 // logits computes the logits of row i of the chunk just run.
 func (f *forward) logits(i int) []float32 {
+	t := f.rec.begin()
 	f.headNorm(i, 0)
+	f.rec.end(t, OpOutNorm, -1, 1)
 	f.vocab.run(1)
 	return f.out[:f.s.m.NVocab]
 }
@@ -193,9 +211,11 @@ func (f *forward) eachLogits(n int, visit func(i int, logits []float32) error) e
 	}
 	for i0 := 0; i0 < n; i0 += block {
 		b := min(block, n-i0)
+		t := f.rec.begin()
 		for j := range b {
 			f.headNorm(i0+j, j)
 		}
+		f.rec.end(t, OpOutNorm, -1, b)
 		f.vocab.run(b)
 		for j := range b {
 			if err := visit(i0+j, f.out[j*nv:(j+1)*nv]); err != nil {
@@ -270,7 +290,10 @@ type vocabJob struct {
 
 func (j *vocabJob) run(n int) {
 	j.n = n
+	t := j.f.rec.begin()
 	j.f.s.team.Run(blocks(j.f.s.m.NVocab), 1, j)
+	j.f.rec.end(t, OpOutput, -1, n)
+	j.f.touched += int64(len(j.f.s.m.w.output.Data) + 4*len(j.f.s.m.w.outNorm))
 }
 
 func (j *vocabJob) Do(_, lo, hi int) {

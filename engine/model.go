@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 
 	"sluice/engine/gguf"
 	"sluice/engine/tokenizer"
@@ -33,7 +34,7 @@ type OpenOptions struct {
 func Open(path string, o OpenOptions) (*Model, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, noMemory(err)
 	}
 	m, err := New(f, o)
 	if err != nil {
@@ -44,7 +45,8 @@ func Open(path string, o OpenOptions) (*Model, error) {
 }
 
 // New binds a parsed file. The model owns f afterwards: Close closes it.
-func New(f *gguf.File, o OpenOptions) (*Model, error) {
+func New(f *gguf.File, o OpenOptions) (m *Model, err error) {
+	defer recoverFault(f, debug.SetPanicOnFault(true), &err)
 	h, a, err := readHparams(f)
 	if err != nil {
 		return nil, err
@@ -67,6 +69,19 @@ func New(f *gguf.File, o OpenOptions) (*Model, error) {
 	return &Model{File: f, Hparams: *h, Tok: tok, Layout: &ix.layout, arch: a, w: w}, nil
 }
 
+// recoverFault is for a deferred call in whatever reads a file's mapping: it makes an error of a page that
+// cannot be read, and lets other panics pass. old is the goroutine's setting before.
+func recoverFault(f *gguf.File, old bool, err *error) {
+	debug.SetPanicOnFault(old)
+	if r := recover(); r != nil {
+		e := f.Fault(r)
+		if e == nil {
+			panic(r)
+		}
+		*err = e
+	}
+}
+
 // Close unmaps the file. Sessions of the model must be closed before.
 func (m *Model) Close() error {
 	err := m.File.Close()
@@ -79,14 +94,15 @@ func (m *Model) Close() error {
 // MoveDense copies the dense matrices into memory of our own, in large pages where the system gives
 // them: decode then is not slowed by the page walks of a file mapping, and the page cache cannot
 // lose them. Routed experts are the expert source's matter. No session may be open.
-func (m *Model) MoveDense() error {
+func (m *Model) MoveDense() (err error) {
+	defer recoverFault(m.File, debug.SetPanicOnFault(true), &err)
 	extents := make([]moe.Extent, len(m.w.mats))
 	for i, t := range m.w.mats {
 		extents[i] = moe.Extent{File: t.Shard, Off: t.Offset, Len: t.Size}
 	}
 	mem, err := moe.ReadExtents(m.Layout.Files, extents)
 	if err != nil {
-		return err
+		return noMemory(err)
 	}
 	moved := map[string][]byte{}
 	for i, t := range m.w.mats {

@@ -1,72 +1,98 @@
 package engine
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
-// autoHuge is the size from which weights are copied into large pages without being asked: below it
-// a decode step's weights fit a last-level cache or nearly, and the copy buys nothing.
-const autoHuge = 64 << 20
+// autoAnon is the size from which weights are copied into memory of our own without being asked: below
+// it a decode step's weights fit a last-level cache or nearly, and the copy buys nothing.
+const autoAnon = 64 << 20
+
+// The places for weights that no expert cache streams.
+const (
+	DenseMmap = "mmap" // the file's mapping, read as it is used
+	DenseWarm = "warm" // the file's mapping, read once now, and locked as far as the system allows
+	DenseAnon = "anon" // memory of our own, in large pages where the system gives them, read once past the page cache
+	DenseAuto = "auto" // anon where it pays and fits, else mmap
+)
+
+// DenseModes are the modes of PlaceWeights, the default first.
+func DenseModes() []string { return []string{DenseAuto, DenseMmap, DenseWarm, DenseAnon} }
 
 // Placement says where weights that no cache streams are held.
 type Placement struct {
-	Mode  string // "mmap" or "huge"
+	Mode  string // DenseMmap, DenseWarm or DenseAnon
 	Why   string // the reason, for the start line
 	Notes []string
 }
 
-// PlaceWeights settles where weights are held, and for "huge" moves the dense ones. mode is "mmap",
-// "huge" or "auto"; cache is the expert cache's configuration, whose Available and Reserved bound what
-// "auto" may take. With "huge" and no expert cache, cache.IO becomes "resident": the experts are
-// copied too, by OpenSource.
+// PlaceWeights settles where weights are held, and moves or reads the dense ones accordingly. mode is one
+// of DenseModes; cache is the expert cache's configuration. Its Available, Reserved and budget bound what
+// DenseAuto may take; a mode that is asked for and does not fit in Available is an error with the
+// arithmetic. Where there is no expert cache the experts go with the dense weights, unless cache.IO says
+// that they stay in the mapping: with DenseAnon cache.IO then becomes "resident", and OpenSource copies
+// them.
 func (m *Model) PlaceWeights(mode string, cache *SourceConfig) (Placement, error) {
-	p := Placement{Mode: mode}
-	need := m.DenseBytes()
 	uncached := cache.BudgetBytes == 0 || cache.BudgetBytes < 0 && cache.fits(m)
-	if uncached {
-		need += m.ExpertBytes()
-	} else if cache.BudgetBytes > 0 {
-		need += cache.BudgetBytes
-	}
-	free := cache.Available - autoFloor
-	switch mode {
-	case "huge":
-		p.Why = "asked for"
-	case "mmap":
-		p.Why = "asked for"
-		return p, nil
-	case "auto":
-		p.Mode = "mmap"
-		switch {
-		case cache.IO == "mmap":
-			p.Why = "the experts are in the mapping"
-			return p, nil
-		case need < autoHuge:
-			p.Why = "a small model"
-			return p, nil
-		case cache.Available == 0:
-			p.Why = "available memory unknown"
-			return p, nil
-		case need > free:
-			p.Why = fmt.Sprintf("a copy of %d MiB does not fit %d MiB", need>>20, max(0, free)>>20)
-			return p, nil
+	experts := uncached && cache.IO != "mmap" // go with the dense weights
+	p := Placement{Mode: mode, Why: "asked for"}
+	switch {
+	case !slices.Contains(DenseModes(), mode):
+		return p, settingf("dense weights %q: want one of %s", mode, strings.Join(DenseModes(), ", "))
+	case mode == DenseAuto:
+		p.Mode, p.Why = m.autoPlace(cache, uncached)
+	case mode != DenseMmap:
+		need, what := m.DenseBytes(), "dense weights"
+		if experts {
+			need, what = need+m.ExpertBytes(), "all weights"
 		}
-		p.Mode, p.Why = "huge", "it fits in memory"
-	default:
-		return p, settingf("weights %q: want auto, mmap or huge", mode)
-	}
-	if uncached {
-		if cache.IO == "mmap" {
-			return p, settingf("weights huge with experts in the mapping: leave one of the two out")
+		if context := cache.Reserved - m.DenseBytes(); cache.Available > 0 && need+context > cache.Available {
+			return p, settingf("%s kept in memory (%s) take %d MiB and the context %d MiB, %d MiB of memory are available: try dense weights mmap",
+				what, mode, mebibytes(need), mebibytes(context), cache.Available>>20)
 		}
-		cache.BudgetBytes, cache.IO = 0, "resident"
 	}
-	if err := m.MoveDense(); err != nil {
-		return p, err
+	switch p.Mode {
+	case DenseWarm:
+		read, locked, err := m.warm(experts)
+		if err != nil {
+			return p, err
+		}
+		p.Notes = append(p.Notes, warmNote(read, locked))
+	case DenseAnon:
+		if experts {
+			cache.BudgetBytes, cache.IO = 0, "resident"
+		}
+		if err := m.MoveDense(); err != nil {
+			return p, err
+		}
+		p.Notes = m.mem.Notes()
 	}
-	p.Notes = m.mem.Notes()
 	return p, nil
 }
 
-// fits says whether an automatic budget comes to no cache: all experts fit.
-func (c *SourceConfig) fits(m *Model) bool {
-	return c.Available == 0 || c.IO == "mmap" || c.IO == "resident" || c.Available-c.Reserved-autoFloor >= m.ExpertBytes()
+// autoPlace chooses anon or mmap.
+func (m *Model) autoPlace(cache *SourceConfig, uncached bool) (mode, why string) {
+	need, free := m.DenseBytes(), cache.Available
+	switch {
+	case uncached:
+		need += m.ExpertBytes()
+		free -= cache.floor()
+	case cache.BudgetBytes > 0:
+		need += cache.BudgetBytes
+	}
+	switch {
+	case cache.IO == "mmap":
+		return DenseMmap, "the experts are in the mapping"
+	case need < autoAnon:
+		return DenseMmap, "a small model"
+	case cache.Available == 0:
+		return DenseMmap, "available memory unknown"
+	case need > free:
+		return DenseMmap, fmt.Sprintf("a copy of %d MiB does not fit %d MiB", need>>20, max(0, free)>>20)
+	case uncached:
+		return DenseAnon, "it fits in memory"
+	}
+	return DenseAnon, "experts are streamed: the page cache cannot lose what every token needs"
 }

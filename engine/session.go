@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
 
 	"sluice/dump"
 	"sluice/kernels"
@@ -13,8 +16,8 @@ import (
 // DefaultBatch is the prompt chunk when none is asked for.
 const DefaultBatch = 512
 
-// defaultCtx is the context when none is asked for, if the model has that much.
-const defaultCtx = 4096
+// DefaultCtx is the context when none is asked for, if the model has that much.
+const DefaultCtx = 4096
 
 // ropeReserve is how many positions' angles are computed at the start; past it a chunk of 256 is
 // computed when it is first reached.
@@ -29,7 +32,7 @@ type SessionConfig struct {
 	Batch       int    // prompt chunk in tokens; default DefaultBatch
 	Threads     int    // size of the worker team; default 1
 	Arm         string // "host" or "table"; default "host"
-	KV          string // type of the key/value cache: "f16" or "f32"; default "f16"
+	KV          string // type of the key/value cache: "f16", "f32" or "q8_0"; default "f16"
 	NExpertUsed int    // experts per token; default the model's
 
 	// ExactActs keeps activations in float32 where the default quantises them to 8 bits for
@@ -41,8 +44,17 @@ type SessionConfig struct {
 
 	Source moe.Source // where experts come from; nil: moe.NewMapped. Closed with the session
 
+	// Prefetch says which experts of the next layer are read ahead: one of PrefetchModes. It needs a
+	// Source with a budget. PrefetchBytes bounds what one layer call asks for; default a quarter of the
+	// budget.
+	Prefetch      string
+	PrefetchBytes int64
+
 	SelDump *dump.SelWriter   // nil: disarmed. Not closed by the session
 	Trace   *dump.TraceWriter // nil: disarmed. Not closed by the session
+
+	Recorder  *Recorder  // of the ops; nil: off. Serves one session
+	Telemetry *Telemetry // of each forward pass; nil: off. Serves one session, and is not closed by it
 }
 
 // DropCount adds up what the drop policy did.
@@ -75,6 +87,9 @@ func (m *Model) NewSession(c SessionConfig) (*Session, error) {
 	if err := c.fill(m); err != nil {
 		return nil, err
 	}
+	if c.Telemetry != nil && c.Recorder == nil {
+		c.Recorder = NewRecorder(1, 1) // its clock readings are what is wanted
+	}
 	s := &Session{m: m, cfg: c, router: m.router(c.NExpertUsed), src: c.Source}
 	if err := s.router.Validate(); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
@@ -88,6 +103,9 @@ func (m *Model) NewSession(c SessionConfig) (*Session, error) {
 			return nil, err
 		}
 	}
+	if err := s.cfg.fillPrefetch(s.src.Stats().BudgetBytes); err != nil {
+		return nil, err
+	}
 	switch c.Arm {
 	case "host":
 		s.arm = moe.NewHostArm(m.NExpert, c.NExpertUsed, c.Batch)
@@ -96,16 +114,17 @@ func (m *Model) NewSession(c SessionConfig) (*Session, error) {
 	}
 	s.rope = kernels.NewRopeTable(m.Rope, c.Ctx)
 	s.rope.Reserve(min(c.Ctx, ropeReserve))
-	s.kv = newKVCache(m, c.Ctx, c.KV == "f32")
+	s.kv = newKVCache(m, c.Ctx, c.KV)
 	s.kept = make([]int32, 0, c.Ctx)
 	s.fwd.init(s)
+	c.Telemetry.attach(s)
 	s.team = kernels.NewTeam(c.Threads)
 	return s, nil
 }
 
 func (c *SessionConfig) fill(m *Model) error {
 	if c.Ctx == 0 {
-		c.Ctx = min(m.NCtxTrain, defaultCtx)
+		c.Ctx = min(m.NCtxTrain, DefaultCtx)
 	}
 	if c.Batch == 0 {
 		c.Batch = DefaultBatch
@@ -131,14 +150,35 @@ func (c *SessionConfig) fill(m *Model) error {
 		return settingf("%d threads: want 1..1024", c.Threads)
 	case c.Arm != "host" && c.Arm != "table":
 		return settingf("arm %q: want host or table", c.Arm)
-	case c.KV != "f16" && c.KV != "f32":
-		return settingf("kv type %q: want f16 or f32", c.KV)
 	case c.NExpertUsed < 1 || c.NExpertUsed > m.NExpert:
 		return settingf("%d experts per token: want 1..%d (the model's expert_count)", c.NExpertUsed, m.NExpert)
+	}
+	if err := checkKV(m, c.KV); err != nil {
+		return err
 	}
 	c.Batch = min(c.Batch, c.Ctx)
 	if err := c.Drop.Validate(c.NExpertUsed); err != nil {
 		return settingf("%w", err)
+	}
+	return nil
+}
+
+// fillPrefetch checks the settings that depend on the expert source's budget.
+func (c *SessionConfig) fillPrefetch(budget int64) error {
+	if c.Prefetch == "" {
+		c.Prefetch = PrefetchOff
+	}
+	switch {
+	case !slices.Contains(PrefetchModes(), c.Prefetch):
+		return settingf("prefetch %q: want one of %s", c.Prefetch, strings.Join(PrefetchModes(), ", "))
+	case c.PrefetchBytes < 0:
+		return settingf("prefetch of at most %d bytes: want 0 (a quarter of the expert cache) or more", c.PrefetchBytes)
+	case c.Prefetch == PrefetchOff && c.PrefetchBytes > 0:
+		return settingf("a bound of %d bytes on what is prefetched, but prefetch is off", c.PrefetchBytes)
+	case c.Prefetch != PrefetchOff && budget == 0:
+		return settingf("prefetch %s without an expert cache: there is nothing to read ahead", c.Prefetch)
+	case c.Prefetch != PrefetchOff && c.PrefetchBytes == 0:
+		c.PrefetchBytes = DefaultPrefetchBytes(budget)
 	}
 	return nil
 }
@@ -165,7 +205,7 @@ func (s *Session) Drops() DropCount { return s.drops }
 func (s *Session) SourceStats() moe.Stats { return s.src.Stats() }
 
 // KVBytes is the memory of the key/value cache.
-func (s *Session) KVBytes() int64 { return s.kv.bytes() }
+func (s *Session) KVBytes() int64 { return s.m.KVBytes(s.cfg) }
 
 // Reset empties the KV cache. The expert cache keeps what it holds.
 func (s *Session) Reset() { s.kept = s.kept[:0] }
@@ -188,16 +228,17 @@ func (s *Session) NextTurn() { s.turn++ }
 // Prefill appends prompt tokens in chunks and returns the logits (nVocab) after the last one. The
 // slice is the session's and holds until its next call. On an error or a cancelled context the KV
 // cache stays at the end of the last whole chunk.
-func (s *Session) Prefill(ctx context.Context, ids []int32) ([]float32, error) {
+func (s *Session) Prefill(ctx context.Context, ids []int32) (logits []float32, err error) {
+	defer s.recoverFault(debug.SetPanicOnFault(true), &err)
 	if len(ids) == 0 {
 		return nil, errors.New("engine: empty prompt")
 	}
 	if len(s.kept)+len(ids) > s.cfg.Ctx {
 		return nil, fmt.Errorf("engine: %d tokens at position %d exceed the context of %d: %w", len(ids), len(s.kept), s.cfg.Ctx, ErrContextFull)
 	}
-	var logits []float32
 	for len(ids) > 0 {
 		n := min(len(ids), s.cfg.Batch)
+		s.cfg.Telemetry.begin(s.Pos(), n, phasePrefill)
 		if err := s.fwd.run(ctx, ids[:n], phasePrefill); err != nil {
 			return nil, err
 		}
@@ -205,6 +246,9 @@ func (s *Session) Prefill(ctx context.Context, ids []int32) ([]float32, error) {
 			logits = s.fwd.logits(n - 1)
 		}
 		s.kept = append(s.kept, ids[:n]...)
+		if err := s.cfg.Telemetry.end(); err != nil {
+			return nil, err
+		}
 		ids = ids[n:]
 	}
 	return logits, nil
@@ -212,17 +256,22 @@ func (s *Session) Prefill(ctx context.Context, ids []int32) ([]float32, error) {
 
 // PrefillAll is Prefill that hands the logits of every token to visit, in order; i counts from 0.
 // The slice is valid during the call.
-func (s *Session) PrefillAll(ctx context.Context, ids []int32, visit func(i int, logits []float32) error) error {
+func (s *Session) PrefillAll(ctx context.Context, ids []int32, visit func(i int, logits []float32) error) (err error) {
+	defer s.recoverFault(debug.SetPanicOnFault(true), &err)
 	if len(s.kept)+len(ids) > s.cfg.Ctx {
 		return fmt.Errorf("engine: %d tokens at position %d exceed the context of %d: %w", len(ids), len(s.kept), s.cfg.Ctx, ErrContextFull)
 	}
 	for done := 0; done < len(ids); {
 		n := min(len(ids)-done, s.cfg.Batch)
+		s.cfg.Telemetry.begin(s.Pos(), n, phasePrefill)
 		if err := s.fwd.run(ctx, ids[done:done+n], phasePrefill); err != nil {
 			return err
 		}
 		s.kept = append(s.kept, ids[done:done+n]...)
 		if err := s.fwd.eachLogits(n, func(i int, l []float32) error { return visit(done+i, l) }); err != nil {
+			return err
+		}
+		if err := s.cfg.Telemetry.end(); err != nil {
 			return err
 		}
 		done += n
@@ -232,16 +281,33 @@ func (s *Session) PrefillAll(ctx context.Context, ids []int32, visit func(i int,
 
 // Decode appends one token and returns the logits after it (the session's memory, valid until its
 // next call). It allocates nothing.
-func (s *Session) Decode(ctx context.Context, id int32) ([]float32, error) {
+func (s *Session) Decode(ctx context.Context, id int32) (logits []float32, err error) {
+	defer s.recoverFault(debug.SetPanicOnFault(true), &err)
 	if len(s.kept) >= s.cfg.Ctx {
 		return nil, ErrContextFull
 	}
 	s.fwd.one[0] = id
+	s.cfg.Telemetry.begin(s.Pos(), 1, phaseDecode)
 	if err := s.fwd.run(ctx, s.fwd.one[:], phaseDecode); err != nil {
 		return nil, err
 	}
+	logits = s.fwd.logits(0)
 	s.kept = append(s.kept, id)
-	return s.fwd.logits(0), nil
+	return logits, s.cfg.Telemetry.end()
+}
+
+// recoverFault is recoverFault for a forward pass: what it held is released. The KV cache ends where it did
+// before the pass.
+func (s *Session) recoverFault(old bool, err *error) {
+	debug.SetPanicOnFault(old)
+	if r := recover(); r != nil {
+		e := s.m.File.Fault(r)
+		if e == nil {
+			panic(r)
+		}
+		s.src.Release()
+		*err = fmt.Errorf("engine: %w", e)
+	}
 }
 
 // Tokens are the tokens in the KV cache, a view valid until the session's next call.

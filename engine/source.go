@@ -13,11 +13,13 @@ type SourceConfig struct {
 	// BudgetBytes of the expert cache. 0: no cache, experts stay in the file's mapping or, with IO
 	// "resident", in memory. Below 0: as large as Available allows, none at all when all experts fit.
 	BudgetBytes int64
-	Policy      string // of the cache; default "lru"
-	Lanes       int    // reader threads of the cache; default DefaultLanes
-	IO          string // with a cache "direct" or "buffered" (default direct); without "mmap" (default) or "resident"
-	Force       bool   // take a budget below one token's working set
+	Policy      string       // of the cache; default "lru"
+	Lanes       int          // reader threads of the cache; default DefaultLanes
+	IO          string       // with a cache "direct" or "buffered" (default direct); without "mmap" (default) or "resident"
+	Force       bool         // take a budget below one token's working set, or above the memory available
+	Observer    moe.Observer // told of the cache's reads and decisions; nil: nobody
 
+	CeilBytes int64 // an automatic budget goes no higher; 0: no ceiling
 	Available int64 // memory the process may take, for an automatic budget; 0: unknown
 	Reserved  int64 // of that, needed by everything else (dense weights, KV cache)
 }
@@ -25,17 +27,21 @@ type SourceConfig struct {
 // DefaultLanes is the number of reader threads when none is asked for.
 const DefaultLanes = 4
 
-// autoFloor is left free by an automatic budget, for the page cache and the rest of the machine.
-const autoFloor = 512 << 20
-
 // SourcePlan says what was decided, for the start line of a run.
 type SourcePlan struct {
 	IO          string // mmap, resident, direct or buffered
 	BudgetBytes int64  // 0: no cache
 	Policy      string
 	Lanes       int
-	WorkingSet  int64 // slot bytes one token needs over all layers
-	Notes       []string
+	WorkingSet  int64 // slot bytes one token needs over all layers, at most
+	Experts     int   // of the model
+	Fit         int   // of those, about how many the budget holds: layers may differ in size
+	PerToken    int   // that one token uses
+	// EvenHits is the hit rate to expect of a router that favours no expert: the share of the experts that fits, and none
+	// below a working set, where each token evicts what the next one's layers come back for. Real routers do better; a
+	// recorded run tells by how much (package dump/replay).
+	EvenHits float64
+	Notes    []string
 }
 
 // String is one line in a user's words.
@@ -43,8 +49,12 @@ func (p SourcePlan) String() string {
 	if p.BudgetBytes == 0 {
 		return "no cache, experts " + map[string]string{"mmap": "in the file's mapping", "resident": "read into memory"}[p.IO]
 	}
-	return fmt.Sprintf("%d MiB, %s, %s reads over %d lanes (one token's experts: %d MiB)",
-		p.BudgetBytes>>20, p.Policy, p.IO, p.Lanes, (p.WorkingSet+1<<20-1)>>20)
+	below := ""
+	if p.BudgetBytes < p.WorkingSet {
+		below = "more than fit, so "
+	}
+	return fmt.Sprintf("%d MiB, %s, %s reads over %d lanes: room for %d of %d experts, one token's are %d (%d MiB), %seven routing would hit %.0f %%",
+		p.BudgetBytes>>20, p.Policy, p.IO, p.Lanes, p.Fit, p.Experts, p.PerToken, mebibytes(p.WorkingSet), below, 100*p.EvenHits)
 }
 
 // OpenSource opens the model's expert source for a session with k experts per token. The session
@@ -73,9 +83,10 @@ func (m *Model) OpenSource(c SourceConfig, k int) (moe.Source, SourcePlan, error
 	if p.Lanes < 1 || p.Lanes > 256 {
 		return nil, p, settingf("%d reader lanes: want 1..256", p.Lanes)
 	}
-	if p.BudgetBytes < p.WorkingSet && !c.Force {
-		return nil, p, settingf("expert cache of %d MiB: one token's experts need %d MiB (a smaller one must be forced)", p.BudgetBytes>>20, (p.WorkingSet+1<<20-1)>>20)
+	if err := m.checkBudget(&c, &p); err != nil {
+		return nil, p, err
 	}
+	p.fill(m, k)
 	direct := false
 	switch p.IO {
 	case "", "direct":
@@ -90,7 +101,7 @@ func (m *Model) OpenSource(c SourceConfig, k int) (moe.Source, SourcePlan, error
 		return nil, p, settingf("I/O %q with an expert cache: want direct or buffered", p.IO)
 	}
 	src, err := moe.NewCached(m.Layout, moe.CacheConfig{BudgetBytes: p.BudgetBytes, Policy: p.Policy, Lanes: p.Lanes,
-		Direct: direct, Force: c.Force, MinBytes: p.WorkingSet})
+		Direct: direct, Force: c.Force, MinBytes: p.WorkingSet, Observer: c.Observer})
 	if err != nil {
 		return nil, p, err
 	}
@@ -133,23 +144,4 @@ func (m *Model) openUncached(c SourceConfig, p SourcePlan, auto bool) (moe.Sourc
 		return src, p, err
 	}
 	return nil, p, settingf("I/O %q without an expert cache: want mmap or resident", p.IO)
-}
-
-// autoBudget chooses no cache when everything fits, else what is left after everything else.
-func (m *Model) autoBudget(c *SourceConfig, p *SourcePlan) error {
-	if c.fits(m) {
-		if c.Available == 0 {
-			p.Notes = append(p.Notes, "available memory unknown: no expert cache")
-		}
-		c.BudgetBytes = 0
-		return nil
-	}
-	experts, left := m.ExpertBytes(), c.Available-c.Reserved-autoFloor
-	if left < p.WorkingSet {
-		return settingf("%d MiB of memory available, less %d MiB for dense weights and context and %d MiB left free, leaves %d MiB for experts: one token needs %d MiB (name a budget to go below)",
-			c.Available>>20, c.Reserved>>20, int64(autoFloor)>>20, left>>20, (p.WorkingSet+1<<20-1)>>20)
-	}
-	c.BudgetBytes = left
-	p.Notes = append(p.Notes, fmt.Sprintf("cache budget chosen: %d MiB for %d MiB of experts", left>>20, experts>>20))
-	return nil
 }

@@ -212,6 +212,9 @@ func (t *Team) serve(worker int) {
 	// A thread of its own keeps its caches and, once cmd binds threads to cores, its core. It is never unlocked, so the
 	// thread ends with the goroutine.
 	runtime.LockOSThread()
+	// A page of a mapped file that cannot be read any more is then a panic in Do, and by way of Run the caller's affair;
+	// without this it ends the process.
+	debug.SetPanicOnFault(true)
 	var last uint64 // number of the last run seen
 	for {
 		s := t.await(worker, last)

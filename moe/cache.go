@@ -13,27 +13,31 @@ type CacheLayer struct {
 
 // Cache is the bookkeeping of an expert cache: which experts are resident, held, and evicted next, under a budget of
 // bytes. It holds no weights and does no I/O: the cached source and a replay of a recorded run drive the same Cache, and
-// what it decides is a function of the sequence of its calls. Not safe for concurrent calls. Demand and Release do not
-// allocate.
+// what it decides is a function of the sequence of its calls. Not safe for concurrent calls. Demand, Prefetch and Release
+// do not allocate.
 type Cache struct {
 	layers  []CacheLayer
 	base    []int32 // id of each layer's expert 0
 	policy  Policy
 	budget  int64
-	used    int64   // bytes of the resident experts
-	flags   []uint8 // by id
+	used    int64    // bytes of the resident experts
+	flags   []uint8  // by id
+	uses    []uint32 // by id: Demand calls that held it
 	entries int
 
 	held    []int32 // ids of the last Demand
 	missed  []bool  // of those, not resident before; same length
-	evicted []int32 // ids that the last Demand evicted
+	ahead   []int32 // ids that the last Prefetch inserted
+	evicted []int32 // ids that the last Demand or Prefetch evicted
 
-	hits, misses, evictions int64
+	stats CacheStats // but Entries, UsedBytes and BudgetBytes
 }
 
 const (
 	flagResident = 1 << iota
+	flagAhead    // resident by a prefetch, and not demanded since
 	flagHeld
+	flagSpared // not to be evicted by the Prefetch that runs
 )
 
 // NewCache returns an empty cache of budgetBytes over the layers. policy covers as many ids as the layers have experts,
@@ -55,8 +59,8 @@ func NewCache(policy Policy, budgetBytes int64, layers []CacheLayer) (*Cache, er
 		}
 		most = max(most, l.Experts)
 	}
-	c.flags = make([]uint8, ids)
-	c.held, c.missed = make([]int32, 0, most), make([]bool, 0, most)
+	c.flags, c.uses = make([]uint8, ids), make([]uint32, ids)
+	c.held, c.missed, c.ahead = make([]int32, 0, most), make([]bool, 0, most), make([]int32, 0, most)
 	// One Demand can evict at most everything.
 	c.evicted = make([]int32, 0, ids)
 	return c, nil
@@ -72,14 +76,19 @@ func (c *Cache) Locate(id int32) (layer, expert int) {
 	return layer, int(id - c.base[layer])
 }
 
-// Residency writes 1 for each resident expert of the layer and 0 for the others; len(dst) is the layer's number of
-// experts.
+// Residency writes for each expert of the layer 0 when it is not resident, 2 when a prefetch made it resident and nobody
+// has demanded it since, 1 otherwise; len(dst) is the layer's number of experts.
 func (c *Cache) Residency(layer int, dst []uint8) {
 	if len(dst) != c.layers[layer].Experts {
 		panicResidency(layer, len(dst), c.layers[layer].Experts)
 	}
 	for e := range dst {
-		dst[e] = c.flags[c.base[layer]+int32(e)] & flagResident
+		switch f := c.flags[c.base[layer]+int32(e)]; {
+		case f&flagAhead != 0:
+			dst[e] = 2
+		default:
+			dst[e] = f & flagResident
+		}
 	}
 }
 
@@ -114,46 +123,108 @@ func (c *Cache) Demand(layer int, experts []int32) (n int, err error) {
 	for _, e := range experts[:n] {
 		id := base + e
 		hit := c.flags[id]&flagResident != 0
-		if hit {
+		switch {
+		case c.flags[id]&flagAhead != 0:
+			// This is the first use, which a policy must not take for the second.
+			c.policy.Remove(id)
+			c.policy.Insert(id, slot)
+			c.flags[id] &^= flagAhead
+			c.stats.PrefetchUsed++
+			c.stats.PrefetchUsedBytes += slot
+		case hit:
 			c.policy.Touch(id)
-			c.hits++
 		}
+		if hit {
+			c.stats.Hits++
+		}
+		c.use(id)
 		c.flags[id] |= flagHeld
 		c.held, c.missed = append(c.held, id), append(c.missed, !hit)
 	}
 	for i, id := range c.held {
 		if c.missed[i] {
-			c.makeRoom(slot)
-			c.policy.Insert(id, slot)
-			c.flags[id] |= flagResident
-			c.used += slot
-			c.entries++
-			c.misses++
+			if !c.makeRoom(slot) {
+				panic("moe: cache: held experts exceed the budget") // the prefix is bounded
+			}
+			c.insert(id, slot)
+			c.stats.Misses++
 		}
 	}
 	return n, nil
 }
 
-// makeRoom evicts until slot more bytes fit.
-func (c *Cache) makeRoom(slot int64) {
+// Prefetch makes experts of a layer (distinct, the most wanted first) resident before they are demanded: those that are
+// not resident, from the front, as many as have slots of at most maxBytes together. It evicts in the policy's order what
+// is neither held nor in the list, and stops where nothing is left to evict. Ahead and Evicted tell what was decided. The
+// experts may be held while it runs; an id outside the layer is an error and nothing has changed then.
+func (c *Cache) Prefetch(layer int, experts []int32, maxBytes int64) error {
+	if layer < 0 || layer >= len(c.layers) {
+		return fmt.Errorf("moe: prefetch of layer %d of %d", layer, len(c.layers))
+	}
+	for _, e := range experts {
+		if e < 0 || int(e) >= c.layers[layer].Experts {
+			return fmt.Errorf("moe: prefetch of layer %d: expert %d: want 0..%d", layer, e, c.layers[layer].Experts-1)
+		}
+	}
+	c.ahead, c.evicted = c.ahead[:0], c.evicted[:0]
+	slot, base := c.layers[layer].SlotBytes, c.base[layer]
+	for _, e := range experts {
+		c.flags[base+e] |= flagSpared
+	}
+	for _, e := range experts {
+		id := base + e
+		if c.flags[id]&flagResident != 0 {
+			continue
+		}
+		if slot > maxBytes || !c.makeRoom(slot) {
+			break
+		}
+		maxBytes -= slot
+		c.insert(id, slot)
+		c.flags[id] |= flagAhead
+		c.ahead = append(c.ahead, id)
+		c.stats.Prefetched++
+		c.stats.PrefetchBytes += slot
+	}
+	for _, e := range experts {
+		c.flags[base+e] &^= flagSpared
+	}
+	return nil
+}
+
+func (c *Cache) insert(id int32, slot int64) {
+	c.policy.Insert(id, slot)
+	c.flags[id] |= flagResident
+	c.used += slot
+	c.entries++
+}
+
+// makeRoom evicts until slot more bytes fit, and reports whether they do: what is held or spared stays.
+func (c *Cache) makeRoom(slot int64) bool {
 	for c.used+slot > c.budget {
 		id := c.policy.First()
-		for id >= 0 && c.flags[id]&flagHeld != 0 {
+		for id >= 0 && c.flags[id]&(flagHeld|flagSpared) != 0 {
 			id = c.policy.Next(id)
 		}
 		if id < 0 {
-			panic("moe: cache: held experts exceed the budget") // Demand bounds the prefix
+			return false
 		}
 		c.remove(id)
 		c.evicted = append(c.evicted, id)
-		c.evictions++
+		c.stats.Evictions++
 	}
+	return true
 }
 
+// remove takes out a resident expert. One that was prefetched and never demanded was read for nothing.
 func (c *Cache) remove(id int32) {
 	c.policy.Remove(id)
 	layer, _ := c.Locate(id)
-	c.flags[id] &^= flagResident
+	if c.flags[id]&flagAhead != 0 {
+		c.stats.PrefetchWasted++
+		c.stats.PrefetchWastedBytes += c.layers[layer].SlotBytes
+	}
+	c.flags[id] &^= flagResident | flagAhead
 	c.used -= c.layers[layer].SlotBytes
 	c.entries--
 }
@@ -164,7 +235,10 @@ func (c *Cache) Held() []int32 { return c.held }
 // Missed returns for each held id whether it was a miss; valid until the next Demand.
 func (c *Cache) Missed() []bool { return c.missed }
 
-// Evicted returns the ids that the last Demand evicted, in order; valid until the next Demand.
+// Ahead returns the ids that the last Prefetch inserted, in order; valid until the next Prefetch.
+func (c *Cache) Ahead() []int32 { return c.ahead }
+
+// Evicted returns the ids that the last Demand or Prefetch evicted, in order; valid until the next of either.
 func (c *Cache) Evicted() []int32 { return c.evicted }
 
 // Release gives up what is held. Residency does not change.
@@ -191,25 +265,32 @@ func (c *Cache) Abort() {
 		c.flags[id] &^= flagHeld
 		if c.missed[i] {
 			c.remove(id)
-			c.misses--
+			c.stats.Misses--
 		} else {
-			c.hits--
+			c.stats.Hits--
 		}
 	}
 	c.held = c.held[:0]
 }
 
-// CacheStats are a Cache's counters: Entries == Misses - Evictions - removed ones.
+// CacheStats are a Cache's counters: Entries == Misses + Prefetched + Loaded - Evictions - removed ones. Bytes are of slots. What
+// was prefetched is used once it is demanded, wasted when it goes before, and otherwise still resident.
 type CacheStats struct {
 	Hits, Misses, Evictions int64
-	Entries                 int
-	UsedBytes, BudgetBytes  int64
+	Loaded                  int64 // that it started with
+
+	Prefetched, PrefetchUsed, PrefetchWasted              int64
+	PrefetchBytes, PrefetchUsedBytes, PrefetchWastedBytes int64
+
+	Entries                int
+	UsedBytes, BudgetBytes int64
 }
 
 // Stats returns the counters so far.
 func (c *Cache) Stats() CacheStats {
-	return CacheStats{Hits: c.hits, Misses: c.misses, Evictions: c.evictions, Entries: c.entries,
-		UsedBytes: c.used, BudgetBytes: c.budget}
+	s := c.stats
+	s.Entries, s.UsedBytes, s.BudgetBytes = c.entries, c.used, c.budget
+	return s
 }
 
 // mebibytes rounds up to whole MiB.

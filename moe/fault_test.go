@@ -250,7 +250,7 @@ func TestResidentFails(t *testing.T) {
 	sys := newFaultSystem()
 	sys.onPread = func(_ bool, p []byte, off int64) (int, error, bool) { return -1, unix.EIO, len(p) > slotAlign }
 	_, err := newResident(sys, l)
-	if !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), "moe: experts: read model-0.gguf at offset 0: got 0 of ") {
+	if !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), "moe: weights: read model-0.gguf at offset 0: got 0 of ") {
 		t.Errorf("got %v", err)
 	}
 	sys.checkClosed(t)
@@ -262,7 +262,7 @@ func TestResidentFails(t *testing.T) {
 		return nil
 	}
 	_, err = newResident(sys, l)
-	if !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "for the experts of model-0.gguf (0 bytes mapped)") {
+	if !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "for weights of model-0.gguf (0 bytes mapped)") {
 		t.Errorf("got %v", err)
 	}
 	sys.checkClosed(t)

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"sync/atomic"
-	"time"
 )
 
 // slotAlign is the alignment of every region in a slot, whatever a file's direct I/O asks for: a region starts at the
@@ -70,60 +68,60 @@ func workingSet(l *Layout, nUsed int, pageSize int64) int64 {
 	return sum
 }
 
+// readPiece is the most that one read brings: several lanes then share a large projection, so that the expert whose turn
+// it is arrives before the ones behind it. A device that was measured gave its full bandwidth from 512 KiB on, with one
+// reader or with eight.
+const readPiece = 512 << 10
+
 // slot is the memory of one resident expert, and the reads that fill it.
 type slot struct {
 	mem    []byte // anonymous mapping outside the Go heap
 	class  int    // index into slotMemory.sizes
 	expert Expert // views into mem
-	reads  [projections]read
+	reads  []read // of the last fill; its memory is kept
 	group  readGroup
-	ready  bool  // the reads were waited for; only the session's goroutine looks
+	ready  bool  // the reads are done and looked at; only the session's goroutine looks
 	err    error // first failed read's; valid when ready
 }
 
-// readGroup is a set of reads that somebody waits for. The last one to finish puts a token into done.
-type readGroup struct {
-	pending atomic.Int32
-	done    chan struct{} // capacity 1
+// add returns a further read of the slot for the caller to fill in, overwriting an old one. Reads are all added before
+// the first is handed out: adding may move them.
+func (s *slot) add() *read {
+	if n := len(s.reads); n < cap(s.reads) {
+		s.reads = s.reads[:n+1]
+	} else {
+		s.reads = append(s.reads, read{})
+	}
+	r := &s.reads[len(s.reads)-1]
+	*r = read{group: &s.group}
+	return r
 }
 
-func (g *readGroup) finish() {
-	if g.pending.Add(-1) == 0 {
-		g.done <- struct{}{}
-	}
-}
-
-// wait blocks until the slot's reads have finished and returns how long it blocked.
-func (s *slot) wait() (blocked time.Duration) {
-	if s.ready {
-		return 0
-	}
-	select {
-	case <-s.group.done:
-	default:
-		start := time.Now()
-		<-s.group.done
-		blocked = time.Since(start)
+// look reports whether the slot's reads are done, and notes the first failure once they are.
+func (s *slot) look() bool {
+	if s.ready || !s.group.done() {
+		return s.ready
 	}
 	s.ready = true
-	for p := range s.reads {
-		if r := &s.reads[p]; r.err != nil {
-			s.err = fmt.Errorf("%s: %w", projectionNames[p], r.err)
+	for i := range s.reads {
+		if r := &s.reads[i]; r.err != nil {
+			s.err = fmt.Errorf("%s: %w", projectionNames[r.what[2]], r.err)
 			break
 		}
 	}
-	return blocked
+	return true
 }
 
 // slotMemory maps and keeps slots. The bytes mapped never exceed the budget. A free slot is kept for the next expert of
 // its size; where another size is wanted it is resized in place of a new mapping, which keeps the pages that it has.
 type slotMemory struct {
-	sys    system
-	budget int64
-	mapped int64
-	sizes  []int64   // by class, multiples of the page size
-	free   [][]*slot // by class
-	spare  []*slot   // without memory
+	sys     system
+	arrived chan struct{} // of the slots' read groups
+	budget  int64
+	mapped  int64
+	sizes   []int64   // by class, multiples of the page size
+	free    [][]*slot // by class
+	spare   []*slot   // without memory
 }
 
 // get returns a slot of the class with arbitrary contents. The caller has made sure that the slots in use and this one
@@ -160,7 +158,7 @@ func (m *slotMemory) get(class int) (*slot, error) {
 	s := pop(&m.spare)
 	if s == nil {
 		s = new(slot)
-		s.group.done = make(chan struct{}, 1)
+		s.group.arrived = m.arrived
 	}
 	s.mem, s.class = mem, class
 	m.mapped += size

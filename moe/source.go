@@ -1,14 +1,23 @@
 package moe
 
+import (
+	"context"
+	"errors"
+)
+
+// errNoneLeft is a misuse: Next without an expert to hand out.
+var errNoneLeft = errors.New("moe: next: every demanded expert has been handed out")
+
 // Source hands out experts' weights. One Source serves one session: its methods are not safe for concurrent calls, while
 // several sources may stand on one Layout.
 //
-// A layer call goes: Residency, then until no expert is left Demand, Expert for each, Release. No decision depends on
-// when a read finishes: residency is a function of the sequence of Demand calls and of the configuration alone.
-// Demand, Expert and Release do not allocate unless they return an error.
+// A layer call goes: Residency, then until no expert is left Demand, Next for each, Release. No decision depends on
+// when a read finishes: residency is a function of the sequence of Demand and Prefetch calls and of the configuration
+// alone. No method allocates unless it returns an error, but for Notes and Close.
 type Source interface {
-	// Residency writes for each expert of the layer 0 (would have to be read) or 1 (resident), as of before the call; an
-	// expert is resident from the Demand that demanded it. len(dst) is the layer's number of experts.
+	// Residency writes for each expert of the layer 0 (would have to be read), 1 (resident) or 2 (resident by a prefetch,
+	// and not demanded since), as of before the call; an expert is resident from the Demand or Prefetch that named it.
+	// len(dst) is the layer's number of experts.
 	Residency(layer int, dst []uint8)
 
 	// Demand holds the first n >= 1 of the experts (ascending, distinct ids), the longest prefix that fits in the budget
@@ -16,10 +25,23 @@ type Source interface {
 	// an error to Demand while experts are held, or when not even one expert fits. No experts: 0, nil.
 	Demand(layer int, experts []int32) (n int, err error)
 
-	// Expert returns the i-th expert of the last Demand, 0 <= i < n, and blocks until it is in memory. The weights are
-	// the source's and valid until Release. After a failed read the error names the file, the offset, and the bytes got
-	// and wanted; the expert leaves the cache at Release, and a later Demand reads it again.
+	// Next hands out the experts of the last Demand, each once, as they come into memory: i is the expert's place in the
+	// Demand, and of those that are there the one with the lowest is next. It blocks until one is there or ctx is done;
+	// then the error is ctx's, and the reads in flight go on. The weights are the source's and valid until Release. After
+	// a failed read the error names the file, the offset, and the bytes got and wanted; the expert leaves the cache at
+	// Release, and a later Demand reads it again. It is an error to call it when every expert has been handed out.
+	Next(ctx context.Context) (i int, x Expert, err error)
+
+	// Ready reports whether there is an expert for Next to hand out without blocking.
+	Ready() bool
+
+	// Expert is Next for a caller that wants a certain one, 0 <= i < n, and may ask for it again.
 	Expert(i int) (Expert, error)
+
+	// Prefetch starts the reads of experts of a layer that will probably be demanded (distinct ids, the most wanted
+	// first), behind all reads that are demanded: those that are not resident, as far as their memory stays within
+	// maxBytes. Nothing that is held goes for it. Where nothing has to be read it does nothing.
+	Prefetch(layer int, experts []int32, maxBytes int64) error
 
 	// ReadBytes returns the logical bytes that had to be read for the i-th demanded expert: 0 on a hit.
 	ReadBytes(i int) int64
@@ -41,17 +63,23 @@ type Source interface {
 // Stats are a source's counters. They hold at any time:
 //
 //	Demanded == Hits + Misses
-//	Entries  == Misses - Evictions - Failed   (cached source)
+//	Entries  == Misses + Prefetched + Loaded - Evictions - Failed   (cached source)
 type Stats struct {
 	Demanded int64 // experts held by Demand calls
 	Hits     int64 // of those, resident before the call
 	Misses   int64 // of those, not resident before the call
+	Loaded   int64 // experts that were resident from the start (Keeper)
 
-	Reads       int64   // finished reads, one per projection (resident source: per chunk)
+	// Experts read by Prefetch, those of them that were demanded, and those evicted before; the rest is still resident.
+	// The bytes are what they take of the budget.
+	Prefetched, PrefetchUsed, PrefetchWasted              int64
+	PrefetchBytes, PrefetchUsedBytes, PrefetchWastedBytes int64
+
+	Reads       int64   // finished reads: a projection is read in pieces (resident source: per chunk)
 	ReadErrors  int64   // of those, failed
 	BytesRead   int64   // bytes as read, padding of direct I/O included
 	ReadSeconds float64 // sum over the lanes of the wall time inside reads
-	WaitSeconds float64 // wall time that Expert and Demand blocked on reads
+	WaitSeconds float64 // wall time that the other methods blocked on reads
 
 	Entries   int   // resident experts
 	Evictions int64 // experts that made room for others

@@ -1,6 +1,7 @@
 package moe
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"time"
@@ -8,12 +9,13 @@ import (
 
 // CacheConfig configures NewCached.
 type CacheConfig struct {
-	BudgetBytes int64  // memory for experts, padding included
-	Policy      string // one of Policies()
-	Lanes       int    // reads in flight at once, 1..MaxLanes
-	Direct      bool   // read past the page cache where possible; Notes tell where it is not
-	MinBytes    int64  // one token's working set (WorkingSet): a smaller budget is refused
-	Force       bool   // take a budget below MinBytes, as long as every single expert fits
+	BudgetBytes int64    // memory for experts, padding included
+	Policy      string   // one of Policies()
+	Lanes       int      // reads in flight at once, 1..MaxLanes
+	Direct      bool     // read past the page cache where possible; Notes tell where it is not
+	MinBytes    int64    // one token's working set (WorkingSet): a smaller budget is refused
+	Force       bool     // take a budget below MinBytes, as long as every single expert fits
+	Observer    Observer // told of reads and decisions; nil: nobody
 }
 
 // MaxLanes bounds CacheConfig.Lanes: each is an OS thread, and no device gains from more.
@@ -30,10 +32,16 @@ type cachedSource struct {
 	ins    inputs
 	direct bool
 	lanes  *lanes
+	watch  Observer // nil: nobody
+
+	arrived chan struct{} // capacity 1: some slot's reads have finished since the last look
 
 	notes   []string
-	layer   int // of the last Demand
+	layer   int    // of the last Demand
+	taken   []bool // by place in the last Demand: handed out by Next
+	left    int    // of them, false
 	waited  time.Duration
+	loaded  Loaded
 	failed  int64
 	suspect bool // a read of a held expert has failed
 	closed  bool
@@ -58,7 +66,8 @@ func newCached(sys system, l *Layout, c CacheConfig) (*cachedSource, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	s := &cachedSource{layout: l}
+	s := &cachedSource{layout: l, watch: c.Observer, arrived: make(chan struct{}, 1)}
+	s.memory.arrived = s.arrived
 	if err := s.plan(c, int64(os.Getpagesize())); err != nil {
 		return nil, err
 	}
@@ -68,11 +77,18 @@ func newCached(sys system, l *Layout, c CacheConfig) (*cachedSource, error) {
 		return nil, err
 	}
 	s.direct = s.ins.direct()
-	most := 0
+	most, reads := 0, 0
 	for _, experts := range l.Experts {
-		most = max(most, len(experts))
+		n := 0
+		for e := range experts {
+			for p := range projections {
+				n += int(pieces(experts[e].at(p).Len + slotAlign))
+			}
+		}
+		most, reads = max(most, len(experts)), max(reads, n)
 	}
-	s.lanes = startLanes(c.Lanes, most*projections)
+	s.taken = make([]bool, 0, most)
+	s.lanes = startLanes(c.Lanes, reads, c.Observer)
 	return s, nil
 }
 
@@ -131,7 +147,8 @@ func (s *cachedSource) Demand(layer int, experts []int32) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.layer = layer
+	s.layer, s.left, s.taken = layer, n, s.taken[:n]
+	clear(s.taken)
 	// The choice of what to evict must not depend on which reads have finished, and a slot with a read in flight must not
 	// be reused: so wait. Only a caller that releases without having asked for the expert meets this.
 	for _, id := range s.cache.Evicted() {
@@ -154,36 +171,75 @@ func (s *cachedSource) Demand(layer int, experts []int32) (int, error) {
 			return 0, fmt.Errorf("moe: layer %d expert %d: %w", layer, experts[i], err)
 		}
 	}
+	misses := 0
 	for i, id := range held {
 		if missed[i] {
-			s.start(s.slots[id], layer, int(experts[i]))
+			misses++
+			s.start(s.slots[id], layer, int(experts[i]), false)
 		}
+	}
+	if s.watch != nil {
+		s.watch.ObserveDemand(layer, n-misses, misses, len(s.cache.Evicted()))
 	}
 	return n, nil
 }
 
-// start issues the reads of one expert into its slot, all together.
-func (s *cachedSource) start(sl *slot, layer, expert int) {
-	x := &s.layout.Experts[layer][expert]
-	var pending int32
-	for p := range projections {
-		if x.at(p).Len > 0 {
-			pending++
-		}
+func (s *cachedSource) Prefetch(layer int, experts []int32, maxBytes int64) error {
+	if s.closed {
+		return fmt.Errorf("moe: prefetch of layer %d: %w", layer, errClosed)
 	}
-	// Counted before the first is submitted: a read that finishes at once must not end the group.
-	sl.group.pending.Store(pending)
+	if err := s.cache.Prefetch(layer, experts, maxBytes); err != nil {
+		return err
+	}
+	for _, id := range s.cache.Evicted() {
+		s.free(id)
+	}
+	ahead := s.cache.Ahead()
+	for i, id := range ahead {
+		sl, err := s.memory.get(s.class[layer])
+		if err != nil {
+			for _, id := range ahead[i:] {
+				s.cache.Remove(id)
+				s.failed++
+			}
+			return fmt.Errorf("moe: prefetch of layer %d: %w", layer, err)
+		}
+		s.slots[id] = sl
+		s.start(sl, layer, int(id-s.cache.ID(layer, 0)), true)
+	}
+	return nil
+}
+
+// pieces is the number of reads that so many bytes are brought in.
+func pieces(n int64) int64 { return (n + readPiece - 1) / readPiece }
+
+// start issues the reads of one expert into its slot, all together.
+func (s *cachedSource) start(sl *slot, layer, expert int, canWait bool) {
+	x := &s.layout.Experts[layer][expert]
+	sl.reads = sl.reads[:0]
 	for p := range projections {
-		r, t := &sl.reads[p], x.at(p)
-		r.err = nil
+		t := x.at(p)
 		if t.Len == 0 {
 			continue
 		}
 		in := s.ins[t.File]
 		dst, skip := s.shapes[layer].region(sl.mem, p, t, in.align)
 		sl.expert.set(p, dst[skip:skip+t.Len:skip+t.Len])
-		r.in, r.dst, r.off, r.want, r.group = in, dst, t.Off-skip, int(skip+t.Len), &sl.group
-		s.lanes.submit(r)
+		off, end := t.Off-skip, t.Off+t.Len
+		n := pieces(end - off)
+		for size := alignUp((end-off+n-1)/n, slotAlign); off < end; off += size {
+			r := sl.add()
+			r.in, r.dst, r.off, r.want = in, dst, off, int(min(size, end-off))
+			r.what = [3]int32{int32(layer), int32(expert), int32(p)}
+			if off+size < end {
+				r.dst, dst = dst[:size], dst[size:]
+			}
+		}
+	}
+	// Counted before the first is submitted: a read that finishes at once must not end the group.
+	sl.group.pending.Store(int32(len(sl.reads)))
+	for i := range sl.reads {
+		s.lanes.submit(&sl.reads[i], canWait)
 	}
 }
 
@@ -191,14 +247,61 @@ func (s *cachedSource) start(sl *slot, layer, expert int) {
 func (s *cachedSource) free(id int32) {
 	sl := s.slots[id]
 	s.slots[id] = nil
-	s.waited += sl.wait()
+	s.await(sl)
 	s.memory.put(sl)
+}
+
+// await blocks until a slot's reads have finished.
+func (s *cachedSource) await(sl *slot) {
+	if sl.look() {
+		return
+	}
+	start := time.Now()
+	for !sl.look() {
+		<-s.arrived
+	}
+	s.waited += time.Since(start)
+}
+
+// arrival returns the first expert that is in memory and has not been handed out, -1 when there is none.
+func (s *cachedSource) arrival() int {
+	for i, id := range s.cache.Held() {
+		if !s.taken[i] && s.slots[id].look() {
+			return i
+		}
+	}
+	return -1
+}
+
+func (s *cachedSource) Ready() bool { return s.left > 0 && s.arrival() >= 0 }
+
+func (s *cachedSource) Next(ctx context.Context) (int, Expert, error) {
+	if s.left == 0 {
+		return -1, Expert{}, errNoneLeft
+	}
+	i := s.arrival()
+	if i < 0 {
+		start := time.Now()
+		for ; i < 0; i = s.arrival() {
+			select {
+			case <-s.arrived:
+			case <-ctx.Done():
+				s.waited += time.Since(start)
+				return -1, Expert{}, ctx.Err()
+			}
+		}
+		s.waited += time.Since(start)
+	}
+	s.taken[i] = true
+	s.left--
+	x, err := s.Expert(i)
+	return i, x, err
 }
 
 func (s *cachedSource) Expert(i int) (Expert, error) {
 	id := s.cache.Held()[i]
 	sl := s.slots[id]
-	s.waited += sl.wait()
+	s.await(sl)
 	if sl.err != nil {
 		s.suspect = true
 		_, e := s.cache.Locate(id)
@@ -216,6 +319,7 @@ func (s *cachedSource) ReadBytes(i int) int64 {
 }
 
 func (s *cachedSource) Release() {
+	s.left = 0
 	if !s.suspect {
 		s.cache.Release()
 		return
@@ -224,7 +328,7 @@ func (s *cachedSource) Release() {
 	var bad []int32
 	for _, id := range s.cache.Held() {
 		sl := s.slots[id]
-		s.waited += sl.wait()
+		s.await(sl)
 		if sl.err != nil {
 			bad = append(bad, id)
 		}
@@ -241,7 +345,9 @@ func (s *cachedSource) Release() {
 func (s *cachedSource) Stats() Stats {
 	c := s.cache.Stats()
 	st := Stats{
-		Demanded: c.Hits + c.Misses, Hits: c.Hits, Misses: c.Misses,
+		Demanded: c.Hits + c.Misses, Hits: c.Hits, Misses: c.Misses, Loaded: c.Loaded,
+		Prefetched: c.Prefetched, PrefetchUsed: c.PrefetchUsed, PrefetchWasted: c.PrefetchWasted,
+		PrefetchBytes: c.PrefetchBytes, PrefetchUsedBytes: c.PrefetchUsedBytes, PrefetchWastedBytes: c.PrefetchWastedBytes,
 		Entries: c.Entries, Evictions: c.Evictions, Failed: s.failed,
 		WaitSeconds: s.waited.Seconds(), ResidentBytes: s.memory.mapped, BudgetBytes: c.BudgetBytes, Direct: s.direct,
 	}

@@ -1,12 +1,16 @@
 package moe
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+)
 
 // fixedSource serves experts that are all in memory and stay there: every demand is a hit.
 type fixedSource struct {
 	views [][]Expert // [layer][expert]
 	layer int
 	held  []int32 // experts of the last Demand; capacity is the largest layer's
+	next  int     // of held, for Next
 	stats Stats
 	notes []string
 	free  func() error // nil: nothing to free, or closed
@@ -37,12 +41,25 @@ func (s *fixedSource) Demand(layer int, experts []int32) (int, error) {
 	if err := checkDemand(layer, experts, len(s.views[layer]), len(s.held)); err != nil {
 		return 0, err
 	}
-	s.layer = layer
+	s.layer, s.next = layer, 0
 	s.held = append(s.held, experts...)
 	s.stats.Demanded += int64(len(experts))
 	s.stats.Hits += int64(len(experts))
 	return len(experts), nil
 }
+
+func (s *fixedSource) Next(context.Context) (int, Expert, error) {
+	if !s.Ready() {
+		return -1, Expert{}, errNoneLeft
+	}
+	s.next++
+	x, err := s.Expert(s.next - 1)
+	return s.next - 1, x, err
+}
+
+func (s *fixedSource) Ready() bool { return s.next < len(s.held) }
+
+func (s *fixedSource) Prefetch(int, []int32, int64) error { return nil }
 
 func (s *fixedSource) Expert(i int) (Expert, error) { return s.views[s.layer][s.held[i]], nil }
 

@@ -58,7 +58,7 @@ func newResident(sys system, l *Layout) (_ Source, err error) {
 		s := &spans[i]
 		n := alignUp(s.end-s.off, int64(os.Getpagesize()))
 		if s.mem, err = sys.mmap(int(n)); err != nil {
-			return nil, fmt.Errorf("moe: map %d bytes for the experts of %s (%d bytes mapped): %w", n, l.Files[s.file].Name, total, err)
+			return nil, fmt.Errorf("moe: map %d bytes for weights of %s (%d bytes mapped): %w", n, l.Files[s.file].Name, total, err)
 		}
 		total += n
 	}
@@ -116,7 +116,7 @@ func findSpan(spans []span, t *Extent) int {
 // readSpans fills the spans, in chunks over lanes, and returns the first error in file order after all have finished.
 func readSpans(spans []span, ins inputs, stats *Stats) error {
 	var reads []read
-	group := &readGroup{done: make(chan struct{}, 1)}
+	group := &readGroup{arrived: make(chan struct{}, 1)}
 	for i := range spans {
 		s := &spans[i]
 		for off := s.off; off < s.need; off += residentChunk {
@@ -125,16 +125,18 @@ func readSpans(spans []span, ins inputs, stats *Stats) error {
 		}
 	}
 	group.pending.Store(int32(len(reads)))
-	ln := startLanes(min(residentLanes, len(reads)), residentLanes)
+	ln := startLanes(min(residentLanes, len(reads)), residentLanes, nil)
 	for i := range reads {
-		ln.submit(&reads[i])
+		ln.submit(&reads[i], false)
 	}
-	<-group.done
+	for !group.done() {
+		<-group.arrived
+	}
 	ln.close()
 	ln.fill(stats)
 	for i := range reads {
 		if err := reads[i].err; err != nil {
-			return fmt.Errorf("moe: experts: %w", err)
+			return fmt.Errorf("moe: weights: %w", err)
 		}
 	}
 	return nil

@@ -227,7 +227,8 @@ func someExperts(rng *rand.Rand, n, k int) []int32 {
 
 func checkStats(t testing.TB, st Stats) {
 	t.Helper()
-	if st.Demanded != st.Hits+st.Misses || int64(st.Entries) != st.Misses-st.Evictions-st.Failed ||
+	if st.Demanded != st.Hits+st.Misses || int64(st.Entries) != st.Misses+st.Prefetched-st.Evictions-st.Failed ||
+		st.PrefetchUsed+st.PrefetchWasted > st.Prefetched ||
 		st.ResidentBytes > st.BudgetBytes {
 		t.Errorf("inconsistent counters: %+v", st)
 	}

@@ -3,10 +3,20 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"sluice/bench"
+	"sluice/bench/probe"
+	"sluice/engine"
+	"sluice/engine/machine"
 	"sluice/kernels"
 	"sluice/moe"
 )
@@ -16,105 +26,432 @@ type benchFlags struct {
 	cacheFlags
 	dropFlags
 	tapFlags
-	pp, tg string
-	repeat int
-	seed   uint64
-	json   bool
+	pp, tg, depth             string
+	drops, lanesList, teams   string // lists, in place of one value
+	repeat, warmUp            int
+	seed                      uint64
+	probe, json, csv, gobench bool
+	opsCSV, chromeTrace       string
 }
 
 func benchCommand(io streams) *cobra.Command {
 	f := &benchFlags{}
 	c := &cobra.Command{
-		Use:     "bench",
-		Short:   "Prefill and decode speed",
-		Long:    `Times prefill and decode on random tokens, each from an empty context. One round warms up.`,
-		Example: `  engine bench -m model.gguf --pp 512 --tg 64 --repeat 5`,
-		Args:    noArgs,
-		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c, io) },
+		Use:   "bench",
+		Short: "Prefill and decode speed, beside the machine's limit",
+		Long: `Times prefill and decode on random tokens: medians over rounds that interleave everything compared.
+--cache-mb, --drop-cold-experts, --arm, --io-threads and --threads take lists, which make a matrix.
+docs/benchmarks.md says how to get numbers that can be trusted.`,
+		Example: `  engine bench -m model.gguf --pp 128,512 --tg 64 --depth 0,4096 --repeat 5 --probe
+  engine bench -m model.gguf --pp "" --tg 64 --cache-mb 512,2048 --io-threads 2,8 --csv
+  engine bench -m model.gguf --ops-csv profile/ops.csv --chrome-trace profile/trace.json`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return f.run(c, io) },
 	}
 	f.modelFlags.add(c, false)
 	f.cacheFlags.add(c)
-	f.dropFlags.add(c, false)
+	f.dropFlags.add(c, true)
 	f.tapFlags.add(c)
 	fs := c.Flags()
+	fs.StringVar(&f.drops, "drop-cold-experts", "0", "skip a missing expert whose weight is below this fraction of 1/k; 0: never")
+	for name, to := range map[string]*string{"threads": &f.teams, "io-threads": &f.lanesList} {
+		fs.Lookup(name).Value = (*listValue)(to) // lists here, numbers elsewhere
+		fs.Lookup(name).DefValue = ""
+	}
 	fs.StringVar(&f.pp, "pp", "512", "prompt lengths in tokens; empty: none")
 	fs.StringVar(&f.tg, "tg", "64", "numbers of decoded tokens; empty: none")
+	fs.StringVar(&f.depth, "depth", "0", "tokens in the context before each test")
 	fs.IntVar(&f.repeat, "repeat", 3, "timed rounds")
+	fs.IntVar(&f.warmUp, "warmup", 1, "rounds before them that are not counted")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the tokens fed")
+	fs.BoolVar(&f.probe, "probe", false, "measure this machine's memory and kernels too, and print how near the limit each figure is")
 	fs.BoolVar(&f.json, "json", false, "print one JSON document")
+	fs.BoolVar(&f.csv, "csv", false, "print CSV with a preamble of # key=value lines")
+	fs.BoolVar(&f.gobench, "go-bench", false, "print Go benchmark lines, for benchstat")
+	fs.StringVar(&f.opsCSV, "ops-csv", "", "then profile one pass op by op into this file, and "+"profile_log_device.csv beside it")
+	fs.StringVar(&f.chromeTrace, "chrome-trace", "", "then record a run's ops, reads and cache decisions into this file, for Perfetto")
 	return c
 }
 
+// listValue is a flag that holds a list as typed.
+type listValue string
+
+func (v *listValue) String() string     { return string(*v) }
+func (v *listValue) Set(s string) error { *v = listValue(s); return nil }
+func (v *listValue) Type() string       { return "list" }
+
 type benchJSON struct {
-	Version string        `json:"version"`
-	Model   string        `json:"model"`
-	Arch    string        `json:"arch"`
-	ISA     string        `json:"isa"`
-	Threads int           `json:"threads"`
-	Arm     string        `json:"arm"`
-	Results []bench.Speed `json:"results"`
+	Version  string         `json:"version"`
+	Commit   string         `json:"commit"`
+	Machine  string         `json:"machine"`
+	Model    string         `json:"model"`
+	Arch     string         `json:"arch"`
+	ISA      string         `json:"isa"`
+	Warnings []string       `json:"warnings"`
+	Probe    *probe.Result  `json:"probe,omitempty"`
+	Results  []bench.Speed  `json:"results"`
+	Variants []benchVariant `json:"variants,omitempty"` // of a matrix; then what follows is left out
+
+	Threads    int          `json:"threads,omitempty"`
+	Arm        string       `json:"arm,omitempty"`
+	Cache      *cacheJSON   `json:"cache,omitempty"`
+	IO         *ioJSON      `json:"io,omitempty"`
+	Drop       *dropJSON    `json:"drop,omitempty"`
+	SelDump    *selDumpJSON `json:"sel_dump"`
+	RouteTrace *traceJSON   `json:"route_trace"`
+}
+
+// benchVariant is one setting of a matrix, with what sessionReport says of its session.
+type benchVariant struct {
+	Config bench.Variant `json:"config"`
 	sessionJSON
 }
 
+// benchRun is an open variant.
+type benchRun struct {
+	session *engine.Session
+	plan    engine.SourcePlan
+}
+
 func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
-	cfg := bench.SpeedConfig{Repeat: f.repeat, Seed: f.seed}
-	if f.repeat < 1 {
-		return usagef("--repeat %d: want 1 or more", f.repeat)
-	}
-	if f.pp != "" {
-		if cfg.PP, err = numbers("pp", f.pp); err != nil {
-			return err
-		}
-	}
-	if f.tg != "" {
-		if cfg.TG, err = numbers("tg", f.tg); err != nil {
-			return err
-		}
-	}
-	if len(cfg.PP)+len(cfg.TG) == 0 {
-		return usagef("nothing to time: both --pp and --tg are empty")
-	}
-	if err := f.dropFlags.check(c, f.frac, f.mb != "0"); err != nil {
+	cfg, axes, err := f.parse(c)
+	if err != nil {
 		return err
 	}
-	if err := f.tapFlags.resolve(c, io); err != nil {
+	variants, notes := axes.Variants()
+	for _, n := range notes {
+		fmt.Fprintln(io.err, n)
+	}
+	if err := f.check(c, io, variants); err != nil {
 		return err
 	}
+	f.use(variants[0])
 	s, err := open(c, io, &f.modelFlags, &f.cacheFlags)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	limit := s.model.NCtxTrain
+	if c.Flags().Changed("ctx-size") {
+		limit = f.ctx
+	}
+	for _, d := range cfg.Depth {
+		for _, n := range slices.Concat(cfg.PP, cfg.TG) {
+			if d+n > limit {
+				return usagef("a test of %d tokens at depth %d does not fit the context of %d (-c)", n, d, limit)
+			}
+		}
+	}
 	t := &taps{selPath: f.selDump, tracePath: f.trace}
-	ses, plan, err := s.session(moe.Drop{Frac: f.frac, Renorm: !f.noRenorm}, f.inPrefill, f.nUsed, t, false)
+	before := bench.ReadLoad("/")
+	runs, err := f.open(c, s, variants, t)
+	defer func() {
+		err = errors.Join(err, t.close(&io))
+		for _, r := range runs {
+			err = errors.Join(err, r.session.Close())
+		}
+	}()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.close(&io), ses.Close()) }()
-	if err := f.dropFlags.check(c, f.frac, plan.BudgetBytes > 0); err != nil {
-		return err
-	}
-	for _, n := range append(append([]int{}, cfg.PP...), cfg.TG...) {
-		if n > ses.Ctx() {
-			return usagef("a test of %d tokens does not fit the context of %d (-c)", n, ses.Ctx())
-		}
+	subjects := make([]bench.Subject, len(runs))
+	for i, r := range runs {
+		procs := variants[i].Threads + r.plan.Lanes + 2
+		subjects[i] = bench.Subject{Variant: variants[i], Session: r.session, Enter: func() { runtime.GOMAXPROCS(procs) }}
 	}
 	bar := progress(io.err)
-	speeds, err := bench.MeasureSpeed(c.Context(), ses, s.model.NVocab, cfg, func(done, of int) { bar(done, of, "rounds") })
+	speeds, err := bench.MeasureSpeed(c.Context(), s.model, subjects, cfg, func(done, of int) { bar(done, of, "rounds") })
 	if err != nil {
 		return err
 	}
-	printSession(io.err, ses, plan)
-	if f.json {
-		if err := errors.Join(t.sel.Flush(), t.trace.Flush()); err != nil {
+	doc := benchJSON{Version: version, Commit: commit(), Machine: bench.CPUModel("/"), Model: s.name, Arch: s.model.Arch, ISA: kernels.ISA(),
+		Warnings: []string{}, Results: speeds}
+	for i, v := range variants {
+		for _, w := range bench.LoadWarnings(before, bench.ReadLoad("/"), s.cpus, v.Threads) {
+			if !slices.Contains(doc.Warnings, w) {
+				doc.Warnings = append(doc.Warnings, w)
+				fmt.Fprintln(io.err, "warning:", w)
+			}
+		}
+		if len(variants) > 1 {
+			fmt.Fprintf(io.err, "%s: %s\n", v, runs[i].plan)
+		}
+		printSession(io.err, runs[i].session, runs[i].plan)
+	}
+	if f.probe {
+		if doc.Probe, err = f.measureMachine(c, io, s, speeds); err != nil {
 			return err
 		}
-		return printJSON(io.out, benchJSON{Version: version, Model: s.name, Arch: s.model.Arch, ISA: kernels.ISA(), Threads: f.threads,
-			Arm: f.arm, Results: speeds, sessionJSON: sessionReport(ses, plan, t)})
 	}
-	fmt.Fprintf(io.out, "%-8s %12s %12s %12s\n", "test", "tokens/s", "min", "max")
-	for _, r := range speeds {
-		fmt.Fprintf(io.out, "%-8s %12.2f %12.2f %12.2f\n", r.Test, r.TPS, r.MinTPS, r.MaxTPS)
+	if err := errors.Join(t.sel.Flush(), t.trace.Flush()); err != nil {
+		return err
+	}
+	if err := f.print(io, &doc, variants, runs, t); err != nil {
+		return err
+	}
+	if f.opsCSV == "" && f.chromeTrace == "" {
+		return nil
+	}
+	for _, r := range runs {
+		err = errors.Join(err, r.session.Close())
+	}
+	if runs = nil; err != nil {
+		return err
+	}
+	return f.record(c, io, s, variants[0], cfg)
+}
+
+// parse reads the lists.
+func (f *benchFlags) parse(c *cobra.Command) (cfg bench.SpeedConfig, axes bench.Axes, err error) {
+	cfg = bench.SpeedConfig{Repeat: f.repeat, WarmUp: f.warmUp, Seed: f.seed}
+	fs := c.Flags()
+	switch {
+	case f.repeat < 1:
+		return cfg, axes, usagef("--repeat %d: want 1 or more", f.repeat)
+	case f.warmUp < 0:
+		return cfg, axes, usagef("--warmup %d: want 0 or more", f.warmUp)
+	case f.json && f.csv || f.json && f.gobench || f.csv && f.gobench:
+		return cfg, axes, usagef("--json, --csv and --go-bench: want one of them")
+	}
+	for _, name := range []string{"ops-csv", "chrome-trace"} {
+		if fs.Changed(name) && fs.Lookup(name).Value.String() == "" {
+			return cfg, axes, usagef("--%s: want a file name", name)
+		}
+	}
+	for _, l := range []struct {
+		flag, list string
+		to         *[]int
+	}{{"pp", f.pp, &cfg.PP}, {"tg", f.tg, &cfg.TG}, {"threads", f.teams, &axes.Threads}, {"io-threads", f.lanesList, &axes.IOThreads}} {
+		if l.list == "" && !(fs.Changed(l.flag) && l.to != &cfg.PP && l.to != &cfg.TG) {
+			continue
+		}
+		if *l.to, err = numbers(l.flag, l.list); err != nil {
+			return cfg, axes, err
+		}
+	}
+	if len(cfg.PP)+len(cfg.TG) == 0 {
+		return cfg, axes, usagef("nothing to time: both --pp and --tg are empty")
+	}
+	for s := range strings.SplitSeq(f.depth, ",") {
+		d, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil || d < 0 {
+			return cfg, axes, usagef("--depth %q: want whole numbers of 0 or more, separated by commas", f.depth)
+		}
+		cfg.Depth = append(cfg.Depth, d)
+	}
+	if axes.Drop, err = fractions("drop-cold-experts", f.drops); err != nil {
+		return cfg, axes, err
+	}
+	axes.Arm, axes.CacheMB = strings.Split(f.arm, ","), strings.Split(f.mb, ",")
+	if axes.Threads == nil {
+		axes.Threads = []int{0}
+	}
+	if axes.IOThreads == nil {
+		axes.IOThreads = []int{0}
+	}
+	if need := longest(cfg); need > engine.DefaultCtx && !fs.Changed("ctx-size") {
+		f.ctx = need
+	}
+	return cfg, axes, nil
+}
+
+func longest(cfg bench.SpeedConfig) (need int) {
+	for _, d := range cfg.Depth {
+		for _, n := range slices.Concat(cfg.PP, cfg.TG) {
+			need = max(need, d+n)
+		}
+	}
+	return need
+}
+
+// check refuses settings before a model is opened.
+func (f *benchFlags) check(c *cobra.Command, io streams, variants []bench.Variant) error {
+	if len(variants) == 0 {
+		return usagef("--drop-cold-experts %s drops nothing without an expert cache: name one with --cache-mb", f.drops)
+	}
+	dropping, cached := 0.0, true
+	for _, v := range variants {
+		dropping, cached = max(dropping, v.Drop), cached && (v.Drop == 0 || v.CacheMB != "0")
+		if v.Arm != "host" && v.Arm != "table" {
+			return usagef("--arm %q: want host or table", v.Arm)
+		}
+	}
+	if err := f.dropFlags.check(c, dropping, cached); err != nil {
+		return err
+	}
+	if err := f.tapFlags.resolve(c, io); err != nil {
+		return err
+	}
+	if len(variants) > 1 {
+		for _, name := range []string{"sel-dump", "route-trace", "ops-csv", "chrome-trace"} {
+			if c.Flags().Changed(name) {
+				return usagef("--%s records one setting: the lists make %d", name, len(variants))
+			}
+		}
+		f.selDump = "" // armed by the environment
+	}
+	for _, path := range []string{f.opsCSV, f.chromeTrace} {
+		if st, err := os.Stat(filepath.Dir(path)); path != "" && (err != nil || !st.IsDir()) {
+			return usagef("%s: there is no folder %s", path, filepath.Dir(path))
+		}
 	}
 	return nil
+}
+
+// use puts a variant into the flags that the rest of the program reads.
+func (f *benchFlags) use(v bench.Variant) {
+	f.mb, f.frac, f.arm, f.lanes, f.threads = v.CacheMB, v.Drop, v.Arm, v.IOThreads, v.Threads
+}
+
+// open opens a session for each variant, all at once, and completes the variants' defaults.
+func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, t *taps) (runs []benchRun, err error) {
+	caches := make([]engine.SourceConfig, len(variants))
+	var need int64
+	for i := range variants {
+		v := &variants[i]
+		if v.Threads == 0 {
+			v.Threads = s.cpus.Threads()
+		}
+		if caches[i], err = f.cache(c, s, *v, i); err != nil {
+			return nil, err
+		}
+		need += bench.SessionBytes(s.model, caches[i], engine.SessionConfig{Ctx: f.ctx, KV: f.kv})
+	}
+	if avail := s.cache.Available; len(variants) > 1 && avail > 0 && need > avail {
+		return nil, usagef("%d settings at once need %d MiB for expert caches, copies and contexts, %d MiB are available: shorten a list, or try --dense mmap",
+			len(variants), need>>20, avail>>20)
+	}
+	for i, v := range variants {
+		f.use(v)
+		s.cache = caches[i]
+		tap := t
+		if len(variants) > 1 {
+			tap = nil
+		}
+		ses, plan, err := s.session(moe.Drop{Frac: v.Drop, Renorm: !f.noRenorm}, f.inPrefill, f.nUsed, tap, i > 0)
+		if err != nil {
+			return runs, err
+		}
+		runs = append(runs, benchRun{ses, plan})
+		if v.Drop > 0 && plan.BudgetBytes == 0 {
+			return runs, f.dropFlags.check(c, v.Drop, false)
+		}
+		variants[i].IOThreads = plan.Lanes
+	}
+	return runs, nil
+}
+
+// cache is the i-th variant's expert cache. The first one's was settled with the placement of the weights.
+func (f *benchFlags) cache(c *cobra.Command, s *setup, v bench.Variant, i int) (engine.SourceConfig, error) {
+	if i == 0 {
+		return s.cache, nil
+	}
+	f.use(v)
+	cache := engine.SourceConfig{}
+	if v.CacheMB != "0" {
+		var err error
+		if cache, err = f.cacheFlags.config(c); err != nil {
+			return cache, err
+		}
+		if v.IOThreads == 0 {
+			cache.Lanes = 0
+		}
+	} else if f.dense == engine.DenseAnon || s.cache.IO == "resident" {
+		cache.IO = "resident"
+	}
+	cache.Available, cache.Reserved = s.cache.Available, s.cache.Reserved
+	return cache, nil
+}
+
+// measureMachine probes, and sets the limits of the results.
+func (f *benchFlags) measureMachine(c *cobra.Command, io streams, s *setup, speeds []bench.Speed) (*probe.Result, error) {
+	fmt.Fprintln(io.err, "measuring this machine")
+	avail, _ := machine.MemoryAvailable("/")
+	p, err := bench.Probe(c.Context(), speeds, avail)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range p.Notes {
+		fmt.Fprintln(io.err, "probe:", n)
+	}
+	used := f.nUsed
+	if used == 0 {
+		used = s.model.NExpertUsed
+	}
+	return p, bench.SetLimits(speeds, s.model, used, p)
+}
+
+func (f *benchFlags) print(io streams, doc *benchJSON, variants []bench.Variant, runs []benchRun, t *taps) error {
+	facts := bench.Facts{Version: doc.Version, Commit: doc.Commit, Machine: doc.Machine, Model: doc.Model, Arch: doc.Arch, ISA: doc.ISA,
+		Flags: strings.Join(os.Args[1:], " "), Warnings: doc.Warnings}
+	switch {
+	case f.csv:
+		return bench.WriteCSV(io.out, facts, doc.Results)
+	case f.gobench:
+		return bench.WriteGoBench(io.out, facts, doc.Results)
+	case !f.json:
+		return bench.WriteTable(io.out, doc.Results)
+	}
+	if len(runs) == 1 {
+		r := sessionReport(runs[0].session, runs[0].plan, t)
+		doc.Threads, doc.Arm = variants[0].Threads, variants[0].Arm
+		doc.Cache, doc.IO, doc.Drop, doc.SelDump, doc.RouteTrace = &r.Cache, &r.IO, &r.Drop, r.SelDump, r.RouteTrace
+	} else {
+		for i, r := range runs {
+			doc.Variants = append(doc.Variants, benchVariant{variants[i], sessionReport(r.session, r.plan, nil)})
+		}
+	}
+	return printJSON(io.out, doc)
+}
+
+// record makes the recorded run, in a session of its own.
+func (f *benchFlags) record(c *cobra.Command, io streams, s *setup, v bench.Variant, cfg bench.SpeedConfig) (err error) {
+	rc := bench.RecordConfig{Depth: cfg.Depth[0], Seed: cfg.Seed, OpsCSV: f.opsCSV, ChromeTrace: f.chromeTrace,
+		Facts: map[string]string{"version": version, "commit": commit(), "model": s.name, "machine": bench.CPUModel("/"), "isa": kernels.ISA(), "flags": strings.Join(os.Args[1:], " ")}}
+	if len(cfg.PP) > 0 {
+		rc.Prompt = cfg.PP[0]
+	}
+	if len(cfg.TG) > 0 {
+		rc.Decode = cfg.TG[0]
+	}
+	if f.ctx == 0 || f.ctx < rc.Depth+rc.Prompt+rc.Decode+1 {
+		f.ctx = min(s.model.NCtxTrain, rc.Depth+rc.Prompt+rc.Decode+1)
+	}
+	if over := rc.Depth + rc.Prompt + rc.Decode - f.ctx; over > 0 { // each test fits, not one after the other
+		rc.Prompt = max(0, rc.Prompt-over)
+		rc.Decode = min(rc.Decode, f.ctx-rc.Depth-rc.Prompt)
+	}
+	f.use(v)
+	s.rec = rc.NewRecorder(s.model, f.batch)
+	ses, _, err := s.session(moe.Drop{Frac: v.Drop, Renorm: !f.noRenorm}, f.inPrefill, f.nUsed, nil, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ses.Close()) }()
+	notes, err := bench.RecordRun(c.Context(), ses, s.rec, s.model, rc)
+	for _, n := range notes {
+		fmt.Fprintln(io.err, n)
+	}
+	return err
+}
+
+// commit is what the build recorded of the source it was built from, by itself or in version.
+func commit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	revision, dirty := "unknown", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "+changes"
+		}
+	}
+	if revision == "unknown" {
+		return version
+	}
+	return revision + dirty
 }

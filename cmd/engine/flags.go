@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,8 +20,8 @@ const selDumpEnv = "SLUICE_MOE_SEL_DUMP"
 
 // modelFlags name the model and how it is computed.
 type modelFlags struct {
-	path, pre, device, isa, arm, kv, acts, weights string
-	threads, ctx, batch, nUsed                     int
+	path, pre, device, isa, arm, kv, acts, dense string
+	threads, ctx, batch, nUsed                   int
 }
 
 func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
@@ -32,7 +33,7 @@ func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
 	fs.StringVar(&f.arm, "arm", "host", "routing arm: host or table")
 	fs.StringVar(&f.kv, "kv", "f16", "type of the key/value cache: f16, f32 or q8_0")
 	fs.StringVar(&f.acts, "acts", "q8", "activations at quantised weights: q8 or f32 (slower, exact)")
-	fs.StringVar(&f.weights, "weights", "auto", "where weights are held: mmap (the file's mapping: starts at once), huge (copied into large pages: decodes faster) or auto (huge when it fits)")
+	fs.StringVar(&f.dense, "dense", engine.DenseAuto, "where dense weights are held: mmap (the file's mapping: starts at once), warm (the mapping, read once and locked), anon (read once into large pages: decodes fastest) or auto (anon when it fits); experts go along where there is no cache for them, unless --io mmap")
 	fs.IntVarP(&f.threads, "threads", "t", 0, "worker threads (default: processors by affinity and cgroup quota)")
 	fs.IntVarP(&f.ctx, "ctx-size", "c", 0, "context in tokens (default: the model's, at most 4096)")
 	fs.IntVarP(&f.batch, "batch-size", "b", engine.DefaultBatch, "prompt chunk in tokens")
@@ -52,8 +53,8 @@ func (f *modelFlags) check(c *cobra.Command) error {
 	if f.acts != "q8" && f.acts != "f32" {
 		return usagef("--acts %q: want q8 or f32", f.acts)
 	}
-	if f.weights != "auto" && f.weights != "mmap" && f.weights != "huge" {
-		return usagef("--weights %q: want auto, mmap or huge", f.weights)
+	if !slices.Contains(engine.DenseModes(), f.dense) {
+		return usagef("--dense %q: want one of %s", f.dense, strings.Join(engine.DenseModes(), ", "))
 	}
 	if f.isa != "" {
 		if _, err := kernels.SetISA(f.isa); err != nil {
@@ -77,17 +78,23 @@ func (f *modelFlags) check(c *cobra.Command) error {
 // cacheFlags say where experts are held.
 type cacheFlags struct {
 	mb, policy, io string
+	ceilMB         int64
 	lanes          int
 	force          bool
+	prefetch       string
+	prefetchMB     int64
 }
 
 func (f *cacheFlags) add(c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.mb, "cache-mb", "auto", "expert cache in MiB; 0: none; auto: none when all experts fit in memory")
+	fs.Int64Var(&f.ceilMB, "cache-ceil-mb", 0, "--cache-mb auto takes at most this many MiB (default: all but what it leaves free)")
 	fs.StringVar(&f.policy, "cache-policy", "", "what the expert cache evicts: "+strings.Join(moe.Policies(), " or ")+" (default "+moe.Policies()[0]+")")
 	fs.StringVar(&f.io, "io", "", "expert reads: direct (default) or buffered with a cache; mmap: no cache, experts in the file's mapping")
 	fs.IntVar(&f.lanes, "io-threads", 0, fmt.Sprintf("reader lanes of the expert cache (default %d)", engine.DefaultLanes))
-	fs.BoolVar(&f.force, "cache-force", false, "accept a cache smaller than one token's experts")
+	fs.StringVar(&f.prefetch, "prefetch", engine.PrefetchOff, "experts of the next layer to read ahead: off, next-layer (what its router says of this layer's input) or last-token (what it chose for the token before)")
+	fs.Int64Var(&f.prefetchMB, "prefetch-mb", 0, "read ahead at most this many MiB in one layer of one call (default: a quarter of the cache)")
+	fs.BoolVar(&f.force, "cache-force", false, "accept a cache smaller than one token's experts, or larger than the memory available")
 }
 
 // config turns the flags into a source configuration; memory is filled in by the caller.
@@ -100,6 +107,27 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 	}
 	if c.Flags().Changed("io-threads") && f.lanes < 1 {
 		return s, usagef("--io-threads %d: want 1 or more", f.lanes)
+	}
+	switch {
+	case !slices.Contains(engine.PrefetchModes(), f.prefetch):
+		return s, usagef("--prefetch %q: want one of %s", f.prefetch, strings.Join(engine.PrefetchModes(), ", "))
+	case c.Flags().Changed("prefetch-mb") && (f.prefetchMB < 1 || f.prefetchMB > math.MaxInt64>>20):
+		return s, usagef("--prefetch-mb %d: want 1 or more", f.prefetchMB)
+	case f.prefetchMB > 0 && f.prefetch == engine.PrefetchOff:
+		return s, usagef("--prefetch-mb %d has no effect without --prefetch", f.prefetchMB)
+	case f.prefetch != engine.PrefetchOff && f.mb == "0":
+		return s, usagef("--prefetch %s: there are no reads with --cache-mb 0", f.prefetch)
+	}
+	if c.Flags().Changed("cache-ceil-mb") {
+		switch {
+		case f.ceilMB < 1 || f.ceilMB > math.MaxInt64>>20:
+			return s, usagef("--cache-ceil-mb %d: want 1 or more", f.ceilMB)
+		case f.mb != "auto":
+			return s, usagef("--cache-ceil-mb %d has no effect with --cache-mb %s, only with auto", f.ceilMB, f.mb)
+		case f.io == "mmap":
+			return s, usagef("--cache-ceil-mb %d: there is no expert cache with --io mmap", f.ceilMB)
+		}
+		s.CeilBytes = f.ceilMB << 20
 	}
 	if f.mb == "auto" {
 		s.BudgetBytes = -1

@@ -227,7 +227,8 @@ Presets: %s
 Architectures: %s
 Types: %s`, strings.Join(synth.Presets(), ", "), strings.Join(synth.Archs(), ", "), strings.Join(synth.Types(), ", ")),
 		Example: `  engine gguf synth big.gguf --preset olmoe-1b-7b --arch qwen3moe --type q4_k_m
-  engine gguf synth wide.gguf --preset small --experts 128 --used 8 --type q8_0`,
+  engine gguf synth wide.gguf --preset small --experts 128 --used 8 --type q8_0
+  engine gguf synth skewed.gguf --preset olmoe-1b-7b --arch qwen3moe --router-skew 1`,
 		Args: func(c *cobra.Command, args []string) error {
 			if describe {
 				return noArgs(c, args)
@@ -262,6 +263,7 @@ Types: %s`, strings.Join(synth.Presets(), ", "), strings.Join(synth.Archs(), ", 
 	fs.StringVar(&cfg.Arch, "arch", "", "architecture (default: the preset's)")
 	fs.StringVar(&cfg.Type, "type", "q4_k_m", "quantisation")
 	fs.Uint64Var(&cfg.Seed, "seed", 1, "seed of the weights")
+	fs.Float64Var(&cfg.RouterSkew, "router-skew", 0, fmt.Sprintf("make routers favour some experts: rank r is chosen about r^-S as often as the first; 0 to %d", synth.MaxRouterSkew))
 	fs.BoolVar(&cfg.PerExpert, "per-expert", false, "one tensor per expert, as old Mixtral files have (llama)")
 	fs.BoolVar(&describe, "describe", false, "print the sizes and write nothing")
 	fs.BoolVar(&asJSON, "json", false, "print one JSON document")

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice/bench"
 	"sluice/dump"
 	"sluice/engine/demo"
 	"sluice/engine/synth"
@@ -122,8 +123,11 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "a", "--cache-mb", "0", "--io-threads", "2"}, "--io-threads has no effect with --cache-mb 0"},
 		{[]string{"run", "a", "--cache-mb", "0", "--cache-policy", "lru"}, "--cache-policy has no effect"},
 		{[]string{"run", "a", "--cache-mb", "0", "--io", "direct"}, "no reads with --cache-mb 0"},
-		{[]string{"run", "a", "--weights", "tiny"}, "want auto, mmap or huge"},
-		{[]string{"run", "a", "--weights", "huge", "--io", "mmap"}, "leave one of the two out"},
+		{[]string{"run", "a", "--dense", "tiny"}, "want one of auto, mmap, warm, anon"},
+		{[]string{"run", "a", "--prefetch", "next"}, "want one of off, next-layer, last-token"},
+		{[]string{"run", "a", "--prefetch", "next-layer", "--cache-mb", "0"}, "there are no reads with --cache-mb 0"},
+		{[]string{"run", "a", "--prefetch-mb", "4"}, "no effect without --prefetch"},
+		{[]string{"run", "a", "--prefetch", "last-token", "--prefetch-mb", "-1"}, "want 1 or more"},
 		{[]string{"run", "-m", file, "a", "--cache-mb", "8", "--io", "mmap"}, "want direct or buffered"},
 		{[]string{"run", "-m", file, "a", "--cache-mb", "8", "--cache-policy", "fifo"}, "want one of lru, slru"},
 		{[]string{"run", "-m", file, "a", "--cache-mb", "8", "--io-threads", "0"}, "want 1 or more"},
@@ -152,6 +156,23 @@ func TestUsage(t *testing.T) {
 		{[]string{"bench", "--pp", "", "--tg", ""}, "nothing to time"},
 		{[]string{"bench", "--tg", "9999"}, "does not fit the context"},
 		{[]string{"bench", "argument"}, "unexpected argument"},
+		{[]string{"bench", "--depth", "-1"}, "want whole numbers of 0 or more"},
+		{[]string{"bench", "--pp", "500", "--depth", "0,100"}, "500 tokens at depth 100 does not fit the context of 512"},
+		{[]string{"bench", "--warmup", "-1"}, "want 0 or more"},
+		{[]string{"bench", "--threads", "2,0"}, "--threads \"2,0\": want whole numbers"},
+		{[]string{"bench", "--threads", ""}, "want whole numbers"},
+		{[]string{"bench", "--arm", "host,leg"}, "want host or table"},
+		{[]string{"bench", "--cache-mb", "0,many"}, "want auto or a number of MiB"},
+		{[]string{"bench", "--cache-mb", "0", "--io-threads", "2"}, "--io-threads has no effect with --cache-mb 0"},
+		{[]string{"bench", "--drop-cold-experts", "2"}, "want numbers from 0 to 1"},
+		{[]string{"bench", "--drop-cold-experts", "0.5"}, "drops nothing without an expert cache"},
+		{[]string{"bench", "--drop-cold-experts", "0.5", "--cache-mb", "0"}, "drops nothing without an expert cache"},
+		{[]string{"bench", "--drop-in-prefill"}, "no effect without --drop-cold-experts"},
+		{[]string{"bench", "--json", "--csv"}, "want one of them"},
+		{[]string{"bench", "--threads", "1,2", "--ops-csv", "x.csv"}, "records one setting: the lists make 2"},
+		{[]string{"bench", "--arm", "host,table", "--sel-dump", "x.bin"}, "records one setting: the lists make 2"},
+		{[]string{"bench", "--ops-csv", ""}, "want a file name"},
+		{[]string{"bench", "--ops-csv", "/nonexistent/ops.csv"}, "there is no folder /nonexistent"},
 		{[]string{"gguf", "synth"}, "want one: the file to write"},
 		{[]string{"gguf", "synth", "x.gguf", "--type", "q9"}, "q8_0"},
 		{[]string{"gguf", "synth", "x.gguf", "--preset", "huge"}, "tiny"},
@@ -329,8 +350,59 @@ func TestBenchDocument(t *testing.T) {
 			t.Errorf("result %+v", r)
 		}
 	}
-	if !slices.Equal(names, []string{"pp16", "pp32", "tg4"}) {
-		t.Errorf("tests %v", names)
+	if !slices.Equal(names, []string{"pp16", "pp32", "tg4"}) || doc.Threads == 0 || doc.Arm != "host" || doc.Cache == nil || doc.Variants != nil {
+		t.Errorf("tests %v, document %+v", names, doc)
+	}
+}
+
+// TestBenchMatrix: lists make a matrix, each result says its setting, and the sessions' reports come by setting.
+func TestBenchMatrix(t *testing.T) {
+	file := demoFile(t)
+	args := []string{"bench", "-m", file, "--pp", "8", "--tg", "2", "--depth", "0,8", "--repeat", "1", "--cache-mb", "0,8", "--io-threads", "1,2",
+		"--drop-cold-experts", "0,1", "--arm", "host,table", "--threads", "1,2"}
+	doc := decode[benchJSON](t, call(t, append(args, "--json")...))
+	settings := map[bench.Variant]int{}
+	for _, r := range doc.Results {
+		settings[r.Config]++
+	}
+	// With a cache 2 lanes x 2 thresholds x 2 arms x 2 teams, without one 2 arms x 2 teams.
+	if len(settings) != 20 || len(doc.Results) != 80 || len(doc.Variants) != 20 || doc.Cache != nil {
+		t.Errorf("%d settings, %d results, %d variants", len(settings), len(doc.Results), len(doc.Variants))
+	}
+	for _, v := range doc.Variants {
+		if (v.Cache.BudgetBytes > 0) != (v.Config.CacheMB == "8") || (v.Drop.Frac != v.Config.Drop) {
+			t.Errorf("%+v", v)
+		}
+	}
+	r := call(t, append(args, "--csv")...)
+	r.want(t, 0)
+	if !strings.HasPrefix(r.out, "# format=engine_bench v1\n") || strings.Count(r.out, "\ntg2") != 40 {
+		t.Errorf("CSV:\n%s", r.out)
+	}
+	r = call(t, append(args, "--go-bench")...)
+	r.want(t, 0)
+	if strings.Count(r.out, "\nBenchmarkDecode/model=") != 40 {
+		t.Errorf("benchmark lines:\n%s", r.out)
+	}
+}
+
+// TestBenchRecords: the recorded run behind the figures, of a streamed model whose tests fill the context one by one.
+func TestBenchRecords(t *testing.T) {
+	dir := t.TempDir()
+	ops, trace := filepath.Join(dir, "ops.csv"), filepath.Join(dir, "trace.json")
+	r := call(t, "bench", "-m", demoFile(t), "--cache-mb", "4", "--pp", "500", "--tg", "20", "--repeat", "1", "--warmup", "0", "--ops-csv", ops, "--chrome-trace", trace)
+	r.want(t, 0)
+	if !strings.Contains(r.err, "ops of a decode step at position") || !strings.Contains(r.out, "storage MB/token") {
+		t.Errorf("%s%s", r.out, r.err)
+	}
+	r = call(t, "profile", ops, filepath.Join(dir, "out.json"))
+	r.want(t, 0)
+	if !strings.Contains(r.out, "trace op sequence == eager: True") || !strings.Contains(r.out, "SparseMatmulDeviceOperation") {
+		t.Errorf("profile of our own file:\n%s", r.out)
+	}
+	data, err := os.ReadFile(trace)
+	if err != nil || !json.Valid(data) || !strings.Contains(string(data), "I/O lane") {
+		t.Errorf("trace of %d bytes, %v", len(data), err)
 	}
 }
 
@@ -368,7 +440,7 @@ func TestGGUFVerbs(t *testing.T) {
 
 // TestHelp: every command prints its help on request, with every flag, and nothing malformed.
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"run"}, {"eval"}, {"bench"}, {"gguf"}, {"gguf", "info"}, {"gguf", "verify"}, {"gguf", "synth"}} {
+	for _, args := range [][]string{{}, {"run"}, {"eval"}, {"bench"}, {"gguf"}, {"gguf", "info"}, {"gguf", "verify"}, {"gguf", "synth"}, {"view"}, {"replay"}, {"coact"}, {"dump"}, {"profile"}, {"roofline"}, {"sweep"}} {
 		r := call(t, append(args, "--help")...)
 		if r.code != 0 || !strings.Contains(r.out, "Usage:") || strings.Contains(r.out, "%!") || strings.Contains(r.out, "(MISSING)") {
 			t.Errorf("engine %v --help: exit %d\n%s%s", args, r.code, r.out, r.err)

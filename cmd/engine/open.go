@@ -36,12 +36,15 @@ func (f *modelFlags) openModel() (*engine.Model, string, error) {
 
 // setup is a model with what its sessions share.
 type setup struct {
-	io    streams
-	model *engine.Model
-	name  string
-	cpus  machine.CPUs
-	flags *modelFlags
-	cache engine.SourceConfig
+	io     streams
+	model  *engine.Model
+	name   string
+	cpus   machine.CPUs
+	flags  *modelFlags
+	cache  engine.SourceConfig
+	ahead  *cacheFlags      // what is read ahead
+	rec    *engine.Recorder // of the next session; nil: none
+	stream *stream          // of the next session; nil: none
 }
 
 // open checks the flags, opens the model and prints what runs on what.
@@ -57,11 +60,11 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (*setup,
 	if err != nil {
 		return nil, err
 	}
-	s := &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache}
+	s := &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache, ahead: cf}
 	if avail, ok := machine.MemoryAvailable("/"); ok {
 		s.cache.Available, s.cache.Reserved = avail, m.DenseBytes()+m.KVBytes(engine.SessionConfig{Ctx: mf.ctx, KV: mf.kv})
 	}
-	place, err := m.PlaceWeights(mf.weights, &s.cache)
+	place, err := m.PlaceWeights(mf.dense, &s.cache)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -88,6 +91,8 @@ type taps struct {
 	selPath, tracePath string
 	sel                *dump.SelWriter
 	trace              *dump.TraceWriter
+	stream             *stream // of the session, which is open until after close; nil: none
+	ses                *engine.Session
 }
 
 // session opens one session. drop and nUsed vary between the rows of a comparison; quiet leaves out
@@ -95,7 +100,8 @@ type taps struct {
 func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, quiet bool) (*engine.Session, engine.SourcePlan, error) {
 	m, mf := s.model, s.flags
 	cfg := engine.SessionConfig{Ctx: mf.ctx, Batch: mf.batch, Threads: mf.threads, Arm: mf.arm, KV: mf.kv, NExpertUsed: nUsed,
-		ExactActs: mf.acts == "f32", Drop: drop, DropInPrefill: dropInPrefill}
+		ExactActs: mf.acts == "f32", Drop: drop, DropInPrefill: dropInPrefill, Recorder: s.rec}
+	cfg.Prefetch, cfg.PrefetchBytes = s.ahead.prefetch, s.ahead.prefetchMB<<20
 	k := nUsed
 	if k == 0 {
 		k = m.NExpertUsed
@@ -103,7 +109,11 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	if k > m.NExpert {
 		return nil, engine.SourcePlan{}, usagef("--n-expert-used %d: want 1..%d (the model's expert_count)", k, m.NExpert)
 	}
-	src, plan, err := m.OpenSource(s.cache, k)
+	cache := s.cache
+	if s.rec != nil {
+		cache.Observer = s.rec
+	}
+	src, plan, err := m.OpenSource(cache, k)
 	if err != nil {
 		return nil, plan, err
 	}
@@ -117,9 +127,12 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 		}
 		cfg.SelDump, cfg.Trace = t.sel, t.trace
 	}
+	if err := s.stream.telemetry(s, &cfg, plan); err != nil {
+		return nil, plan, errors.Join(err, src.Close(), t.close(nil))
+	}
 	ses, err := m.NewSession(cfg)
 	if err != nil {
-		err = errors.Join(err, src.Close(), t.close(nil))
+		err = errors.Join(err, src.Close(), s.stream.close(nil, nil), t.close(nil))
 		return nil, plan, err
 	}
 	if !quiet {
@@ -130,6 +143,12 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 		for _, n := range plan.Notes {
 			fmt.Fprintln(s.io.err, "experts:", n)
 		}
+	}
+	if err := s.stream.start(s, ses, plan.BudgetBytes > 0); err != nil {
+		return nil, plan, errors.Join(err, s.stream.close(nil, nil), t.close(nil), ses.Close())
+	}
+	if t != nil {
+		t.stream, t.ses = s.stream, ses
 	}
 	return ses, plan, nil
 }
@@ -147,6 +166,16 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, plan engine.SourcePlan) (err
 	}
 	if plan.Policy != "" {
 		conf["cache_policy"] = plan.Policy
+	}
+	if a := s.ahead; a.prefetch != engine.PrefetchOff {
+		bytes := a.prefetchMB << 20
+		if bytes == 0 {
+			bytes = engine.DefaultPrefetchBytes(plan.BudgetBytes)
+		}
+		conf["prefetch"], conf["prefetch_bytes"] = a.prefetch, strconv.FormatInt(bytes, 10)
+	}
+	if s.stream != nil && s.stream.f.load != "" {
+		conf["cache_load"] = strings.Join(strings.Fields(filepath.Base(s.stream.f.load)), "_")
 	}
 	if t.selPath != "" {
 		t.sel, err = dump.OpenSel(t.selPath, dump.SelMeta{Model: s.name, Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: k, Config: conf})
@@ -168,7 +197,7 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, plan engine.SourcePlan) (err
 			slots = append(slots, strconv.FormatInt(moe.WorkingSet(&one, 1), 10))
 		}
 		meta.Extra = append(meta.Extra, [2]string{replay.SlotBytesKey, strings.Join(slots, ",")})
-		for _, key := range []string{"cache_bytes", "cache_policy", "drop_frac", "drop_renorm"} {
+		for _, key := range []string{"cache_bytes", "cache_policy", "drop_frac", "drop_renorm", "prefetch", "prefetch_bytes", "cache_load"} {
 			if v, ok := conf[key]; ok {
 				meta.Extra = append(meta.Extra, [2]string{key, v})
 			}
@@ -186,7 +215,7 @@ func (t *taps) close(io *streams) error {
 	if t == nil {
 		return nil
 	}
-	err := errors.Join(t.sel.Close(), t.trace.Close())
+	err := errors.Join(t.sel.Close(), t.trace.Close(), t.stream.close(io, t.ses))
 	if io == nil {
 		return err
 	}

@@ -28,6 +28,18 @@ type cacheJSON struct {
 	HitRate       float64 `json:"hit_rate"`
 }
 
+// prefetchJSON counts experts, and bytes of the budget.
+type prefetchJSON struct {
+	Mode        string `json:"mode"`
+	MaxBytes    int64  `json:"max_bytes"`
+	Experts     int64  `json:"experts"`
+	Used        int64  `json:"used"`
+	Wasted      int64  `json:"wasted"`
+	Bytes       int64  `json:"bytes"`
+	UsedBytes   int64  `json:"used_bytes"`
+	WastedBytes int64  `json:"wasted_bytes"`
+}
+
 type ioJSON struct {
 	Mode      string  `json:"mode"`
 	BytesRead int64   `json:"bytes_read"`
@@ -56,11 +68,15 @@ type traceJSON struct {
 
 // sessionJSON is what run, eval and bench say alike about a session.
 type sessionJSON struct {
-	Cache      cacheJSON    `json:"cache"`
-	IO         ioJSON       `json:"io"`
-	Drop       dropJSON     `json:"drop"`
-	SelDump    *selDumpJSON `json:"sel_dump"`
-	RouteTrace *traceJSON   `json:"route_trace"`
+	Cache      cacheJSON     `json:"cache"`
+	Prefetch   *prefetchJSON `json:"prefetch,omitempty"`
+	IO         ioJSON        `json:"io"`
+	Drop       dropJSON      `json:"drop"`
+	SelDump    *selDumpJSON  `json:"sel_dump"`
+	RouteTrace *traceJSON    `json:"route_trace"`
+	CacheLoad  *loadJSON     `json:"cache_load,omitempty"`
+	Memory     *memoryJSON   `json:"memory"`
+	Steps      *stepsJSON    `json:"steps,omitempty"`
 }
 
 func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) sessionJSON {
@@ -70,12 +86,20 @@ func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) sessionJS
 		IO:    ioJSON{Mode: plan.IO, BytesRead: st.BytesRead, Reads: st.Reads, Seconds: st.ReadSeconds, Wait: st.WaitSeconds},
 		Drop:  dropJSON{Frac: s.Config().Drop.Frac, Routed: d.Routed, Dropped: d.Dropped, Weight: d.Mass, WeightDropped: d.MassDropped},
 	}
+	if c := s.Config(); c.Prefetch != engine.PrefetchOff {
+		r.Prefetch = &prefetchJSON{Mode: c.Prefetch, MaxBytes: c.PrefetchBytes, Experts: st.Prefetched, Used: st.PrefetchUsed, Wasted: st.PrefetchWasted,
+			Bytes: st.PrefetchBytes, UsedBytes: st.PrefetchUsedBytes, WastedBytes: st.PrefetchWastedBytes}
+	}
 	if t != nil && t.sel != nil {
 		r.SelDump = &selDumpJSON{t.selPath, t.sel.Records()}
 	}
 	if t != nil && t.trace != nil {
 		r.RouteTrace = &traceJSON{t.tracePath, t.trace.Rows()}
 	}
+	if t != nil && t.stream != nil {
+		r.CacheLoad = t.stream.report()
+	}
+	r.Memory, r.Steps = memoryReport(), stepsReport(s)
 	return r
 }
 
@@ -93,11 +117,18 @@ func printSession(w io.Writer, s *engine.Session, plan engine.SourcePlan) {
 		fmt.Fprintf(w, "cache: %d of %d MiB used, %d hits, %d misses (%.1f %% hits), %.1f MiB read in %d reads, waited %.3f s\n",
 			st.ResidentBytes>>20, plan.BudgetBytes>>20, st.Hits, st.Misses, 100*hitRate(st), float64(st.BytesRead)/(1<<20), st.Reads, st.WaitSeconds)
 	}
+	if c := s.Config(); c.Prefetch != engine.PrefetchOff {
+		fmt.Fprintf(w, "prefetch: %s, at most %d MiB a layer call: %.1f MiB read ahead, %.1f MiB of them used (%.1f %%), %.1f MiB wasted\n",
+			c.Prefetch, c.PrefetchBytes>>20, float64(st.PrefetchBytes)/(1<<20), float64(st.PrefetchUsedBytes)/(1<<20),
+			percent(float64(st.PrefetchUsedBytes), float64(st.PrefetchBytes)), float64(st.PrefetchWastedBytes)/(1<<20))
+	}
 	if frac := s.Config().Drop.Frac; frac > 0 {
 		fmt.Fprintf(w, "drop: threshold %g of 1/k, %d of %d routed experts dropped (%.2f %%), %.2f %% of the routed weight (%.4f a token and layer)\n",
 			frac, d.Dropped, d.Routed, percent(float64(d.Dropped), float64(d.Routed)), percent(d.MassDropped, d.Mass),
 			d.Mass/max(1, float64(d.Routed))*float64(s.Config().NExpertUsed))
 	}
+	printSteps(w, s)
+	printMemory(w)
 }
 
 func percent(a, b float64) float64 {

@@ -19,6 +19,7 @@ type runFlags struct {
 	cacheFlags
 	dropFlags
 	tapFlags
+	streamFlags
 	sampler   engine.SamplerConfig
 	prompt    string
 	file      string
@@ -48,6 +49,7 @@ Without -m the built-in demo model runs.`,
 	f.cacheFlags.add(c)
 	f.dropFlags.add(c, false)
 	f.tapFlags.add(c)
+	f.streamFlags.add(c, "csv")
 	fs := c.Flags()
 	fs.StringVarP(&f.prompt, "prompt", "p", "", "the prompt; control tokens in it are parsed")
 	fs.StringVarP(&f.file, "file", "f", "", "read the prompt from a file, as literal text")
@@ -83,6 +85,7 @@ func (f *runFlags) run(c *cobra.Command, args []string, io streams) (err error) 
 	if err != nil {
 		return err
 	}
+	f.streamFlags.attach(c, s)
 	t := &taps{selPath: f.selDump, tracePath: f.trace}
 	ses, plan, err := s.session(moe.Drop{Frac: f.frac, Renorm: !f.noRenorm}, f.inPrefill, f.nUsed, t, false)
 	if err != nil {
@@ -141,6 +144,9 @@ func (f *runFlags) check(c *cobra.Command, args []string) error {
 	}
 	if f.sampler.RepeatPenalty == 1 && fs.Changed("repeat-last-n") {
 		return usagef("--repeat-last-n has no effect without --repeat-penalty")
+	}
+	if err := f.streamFlags.check(c, f.mb != "0" && f.cacheFlags.io != "mmap"); err != nil {
+		return err
 	}
 	// A drop threshold is checked again once it is known whether there is a cache.
 	return f.dropFlags.check(c, f.frac, f.mb != "0")

@@ -34,7 +34,7 @@ type File struct {
 // count and total of tensors. Errors about content match ErrFormat. The caller must Close the File.
 func Open(path string) (*File, error) {
 	set := &shardSet{}
-	f, err := set.open(path)
+	f, err := set.guard(func() (*File, error) { return set.open(path) })
 	if err != nil {
 		set.close()
 		return nil, err

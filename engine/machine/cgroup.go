@@ -16,6 +16,7 @@ func groups(root, controller string) (v2, v1 []string) {
 	if err != nil {
 		return nil, nil
 	}
+	mount2, mount1 := cgroupMounts(root, controller)
 	for line := range strings.Lines(string(data)) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(f) != 3 {
@@ -23,9 +24,9 @@ func groups(root, controller string) (v2, v1 []string) {
 		}
 		switch {
 		case f[0] == "0" && f[1] == "":
-			v2 = ancestors(filepath.Join(root, "sys/fs/cgroup"), f[2])
+			v2 = mount2.ancestors(root, f[2])
 		case hasController(f[1], controller):
-			v1 = ancestors(filepath.Join(root, "sys/fs/cgroup", controller), f[2])
+			v1 = mount1.ancestors(root, f[2])
 		}
 	}
 	return v2, v1
@@ -40,12 +41,68 @@ func hasController(list, want string) bool {
 	return false
 }
 
-// ancestors lists base/group, its parent and so on up to base. In a container the group's path may
-// not exist below the mount; then only what exists counts.
-func ancestors(base, group string) []string {
+// cgroupMount is where a hierarchy can be seen, and which of its groups stands there: in a container
+// often not the root group, while /proc/self/cgroup has the path from the root.
+type cgroupMount struct{ dir, group string }
+
+// cgroupMounts finds the hierarchies in the mount table; what it does not have is where distributions
+// put it. Of several mounts of one hierarchy the one with the topmost group shows the most ancestors.
+func cgroupMounts(root, controller string) (v2, v1 cgroupMount) {
+	data, err := os.ReadFile(filepath.Join(root, "proc/self/mountinfo"))
+	if err == nil {
+		for line := range strings.Lines(string(data)) {
+			// number, parent, device, group, directory, options, tags - type, source, options of the type
+			head, tail, ok := strings.Cut(line, " - ")
+			f, g := strings.Fields(head), strings.Fields(tail)
+			if !ok || len(f) < 5 || len(g) < 3 {
+				continue
+			}
+			m := cgroupMount{dir: unescape(f[4]), group: unescape(f[3])}
+			switch {
+			case g[0] == "cgroup2" && m.above(v2):
+				v2 = m
+			case g[0] == "cgroup" && hasController(g[2], controller) && m.above(v1):
+				v1 = m
+			}
+		}
+	}
+	if v2.dir == "" {
+		v2 = cgroupMount{"/sys/fs/cgroup", "/"}
+	}
+	if v1.dir == "" {
+		v1 = cgroupMount{"/sys/fs/cgroup/" + controller, "/"}
+	}
+	return v2, v1
+}
+
+func (m cgroupMount) above(o cgroupMount) bool {
+	return o.dir == "" || len(path.Clean(m.group)) < len(path.Clean(o.group))
+}
+
+// unescape undoes the mount table's octal escapes of blanks and backslashes.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// ancestors lists the directory of the group, its parent's and so on up to the mount's own. A group
+// that is not below the mounted one (its name is another name space's) cannot be told from here:
+// then only what exists of its path counts, and in the end the mount itself.
+func (m cgroupMount) ancestors(root, group string) []string {
+	g := path.Clean("/" + group)
+	if base := path.Clean("/" + m.group); base != "/" {
+		switch rest, ok := strings.CutPrefix(g, base); {
+		case ok && rest == "":
+			g = "/"
+		case ok && rest[0] == '/':
+			g = rest
+		}
+	}
 	var out []string
-	for g := path.Clean("/" + group); ; g = path.Dir(g) {
-		out = append(out, filepath.Join(base, filepath.FromSlash(g)))
+	for ; ; g = path.Dir(g) {
+		out = append(out, filepath.Join(root, filepath.FromSlash(m.dir), filepath.FromSlash(g)))
 		if g == "/" {
 			return out
 		}
@@ -89,41 +146,4 @@ func quota(root string) float64 {
 		}
 	}
 	return q
-}
-
-// memoryLeft is the smallest distance to a memory limit of the group and its ancestors, in bytes;
-// MaxInt64 without one. File pages in a group's use can be reclaimed, so they do not count as used.
-func memoryLeft(root string) int64 {
-	left := int64(math.MaxInt64)
-	v2, v1 := groups(root, "memory")
-	for _, dir := range v2 {
-		left = min(left, groupLeft(dir, "memory.max", "memory.current", "inactive_file", "active_file"))
-	}
-	for _, dir := range v1 {
-		left = min(left, groupLeft(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"))
-	}
-	return left
-}
-
-func groupLeft(dir, limitFile, useFile string, reclaimable ...string) int64 {
-	limit, ok := number(filepath.Join(dir, limitFile))
-	if !ok || limit >= 1<<60 { // v1 writes a huge number for "none"
-		return math.MaxInt64
-	}
-	use, _ := number(filepath.Join(dir, useFile))
-	stat, _ := os.ReadFile(filepath.Join(dir, "memory.stat"))
-	for line := range strings.Lines(string(stat)) {
-		f := strings.Fields(line)
-		if len(f) != 2 {
-			continue
-		}
-		for _, key := range reclaimable {
-			if f[0] == key {
-				if v, err := strconv.ParseInt(f[1], 10, 64); err == nil {
-					use -= v
-				}
-			}
-		}
-	}
-	return max(0, limit-max(0, use))
 }

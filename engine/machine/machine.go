@@ -3,11 +3,7 @@ package machine
 import (
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 )
 
 // CPUs is what the process may use of the processors.
@@ -38,22 +34,4 @@ func (c CPUs) String() string {
 // ReadCPUs reads the mask and the quota below root ("/" outside tests).
 func ReadCPUs(root string) CPUs {
 	return CPUs{Affinity: runtime.NumCPU(), Quota: quota(root)}
-}
-
-// MemoryAvailable is how many bytes the process can take before something gives way: the least of
-// MemAvailable and every cgroup limit's distance. ok is false where the system does not say.
-func MemoryAvailable(root string) (bytes int64, ok bool) {
-	bytes = memoryLeft(root)
-	data, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
-	if err == nil {
-		for line := range strings.Lines(string(data)) {
-			f := strings.Fields(line)
-			if len(f) >= 2 && f[0] == "MemAvailable:" {
-				if kib, err := strconv.ParseInt(f[1], 10, 64); err == nil && kib >= 0 && kib < 1<<50 {
-					bytes = min(bytes, kib<<10)
-				}
-			}
-		}
-	}
-	return bytes, bytes != math.MaxInt64
 }

@@ -31,6 +31,7 @@ type deck struct {
 type deckKey struct {
 	typ    kernels.Type
 	spread float64
+	mean   float64
 }
 
 // dealer fills tensors. Decks are made when a tensor first asks for one and hold nothing that depends on the order in
@@ -47,7 +48,7 @@ func newDealer(seed uint64, list []tensor) *dealer {
 	for i := range list {
 		// A small model needs no full deck. The sum over the model does not depend on how experts are stored.
 		t := &list[i]
-		key := deckKey{t.typ, t.spread}
+		key := deckKey{t.typ, t.spread, t.mean}
 		runs := t.parts * ((t.elements()/t.parts + runLen - 1) / runLen)
 		d.sizes[key] = min(deckRuns, d.sizes[key]+runs)
 	}
@@ -78,7 +79,7 @@ func normal(r *rand.Rand, x []float32, spread float64) {
 
 // deck returns the runs of t's type and spread.
 func (d *dealer) deck(t *tensor) *deck {
-	key := deckKey{t.typ, t.spread}
+	key := deckKey{t.typ, t.spread, t.mean}
 	if k, ok := d.decks[key]; ok {
 		return k
 	}
@@ -88,7 +89,7 @@ func (d *dealer) deck(t *tensor) *deck {
 	normal(rng(d.seed, "deck "+t.typ.String(), math.Float64bits(t.spread)), x, 1)
 	scale := calibrate(t.typ, x[:min(n, calibrationRuns)*runLen], t.spread)
 	for i := range x {
-		x[i] *= scale
+		x[i] = float32(x[i]*scale) + float32(t.mean) // rounded in between on every machine
 	}
 	kernels.Quantize(t.typ, k.runs, x)
 	d.decks[key] = k
@@ -126,6 +127,9 @@ func rootMeanSquare(x []float32) float64 {
 func (d *dealer) write(w io.Writer, t *tensor) error {
 	if t.spread == 0 {
 		return writeOnes(w, t.elements())
+	}
+	if t.rows != nil {
+		return d.writeShifted(w, t)
 	}
 	k := d.deck(t)
 	for i := range t.parts {

@@ -27,7 +27,11 @@ func (m *model) writer() *gguf.Writer {
 
 func (m *model) addGeneral(w *gguf.Writer) {
 	w.Add("general.architecture", m.arch)
-	w.Add("general.name", fmt.Sprintf("synthetic %s %s seed %d", m.preset, m.mix.name, m.seed))
+	name := fmt.Sprintf("synthetic %s %s seed %d", m.preset, m.mix.name, m.seed)
+	if m.skew > 0 {
+		name += fmt.Sprintf(" router skew %g", m.skew)
+	}
+	w.Add("general.name", name)
 	w.Add("general.quantization_version", uint32(2))
 	w.Add("general.file_type", m.mix.fileType)
 	w.Add("general.alignment", uint32(32))

@@ -15,6 +15,10 @@ type Config struct {
 	Type      string   // one of Types, case aside
 	Seed      uint64
 	PerExpert bool // one tensor per expert and projection, as old Mixtral files have; llama only
+
+	// RouterSkew makes each layer's router favour some experts: the one of rank r is wanted about r^-RouterSkew as often as
+	// the first, which 1 makes Zipf's law. 0 adds nothing to what random weights favour. 0 to MaxRouterSkew.
+	RouterSkew float64
 }
 
 // Info describes a model: what was written, or would be.
@@ -23,6 +27,7 @@ type Info struct {
 	Preset   string   `json:"preset"`
 	Type     string   `json:"type"`
 	Seed     uint64   `json:"seed"`
+	Skew     float64  `json:"router_skew"`
 	Geometry Geometry `json:"geometry"`
 	Tensors  int      `json:"tensors"`
 	Params   int64    `json:"params"`
@@ -40,6 +45,7 @@ type model struct {
 	g            Geometry
 	mix          mix
 	seed         uint64
+	skew         float64
 	tensors      []tensor
 }
 
@@ -53,7 +59,7 @@ func (c Config) resolve() (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &model{arch: c.Arch, preset: name, seed: c.Seed}
+	m := &model{arch: c.Arch, preset: name, seed: c.Seed, skew: c.RouterSkew}
 	if m.arch == "" {
 		m.arch = p.arch
 	}
@@ -66,11 +72,17 @@ func (c Config) resolve() (*model, error) {
 	if c.PerExpert && m.arch != "llama" {
 		return nil, fmt.Errorf("synth: %s files never had one tensor per expert, only llama", m.arch)
 	}
+	if !(c.RouterSkew >= 0 && c.RouterSkew <= MaxRouterSkew) { // written so that NaN fails
+		return nil, fmt.Errorf("synth: router skew %v: want 0 to %d", c.RouterSkew, MaxRouterSkew)
+	}
 	m.g = fitPreset(m.arch, c.Geometry, p.g)
 	if err := m.g.validate(m.arch); err != nil {
 		return nil, err
 	}
 	m.tensors = plan(m.arch, m.g, m.mix, c.PerExpert)
+	if m.skew > 0 {
+		skewRouters(m.tensors, m.g, m.seed, m.skew)
+	}
 	params := 0.0
 	for i := range m.tensors {
 		n := 1.0
@@ -106,7 +118,7 @@ func fitPreset(arch string, g, base Geometry) Geometry {
 }
 
 func (m *model) info() Info {
-	in := Info{Arch: m.arch, Preset: m.preset, Type: m.mix.name, Seed: m.seed, Geometry: m.g, Tensors: len(m.tensors)}
+	in := Info{Arch: m.arch, Preset: m.preset, Type: m.mix.name, Seed: m.seed, Skew: m.skew, Geometry: m.g, Tensors: len(m.tensors)}
 	experts := int64(0)
 	for i := range m.tensors {
 		t := &m.tensors[i]

@@ -11,8 +11,10 @@ import (
 type tensor struct {
 	name   string
 	typ    kernels.Type
-	dims   []int   // ggml's order: dims[0] is the row length
-	spread float64 // standard deviation of the weights; 0: all ones
+	dims   []int     // ggml's order: dims[0] is the row length
+	spread float64   // standard deviation of the weights; 0: all ones
+	mean   float64   // of the weights
+	rows   []float32 // added to the weights of each row, F32 only; nil: nothing
 	// Where the weights come from. The parts of a merged expert tensor are dealt one by one under its own name and the
 	// expert's number, and so are the same experts' single tensors.
 	source string
@@ -49,12 +51,12 @@ func plan(arch string, g Geometry, m mix, perExpert bool) []tensor {
 		merged := fmt.Sprintf("blk.%d.ffn_%s_exps.weight", layer, proj)
 		spread := 1 / math.Sqrt(float64(row))
 		if !perExpert {
-			list = append(list, tensor{merged, typ, []int{row, rows, g.Experts}, spread, merged, 0, g.Experts})
+			list = append(list, tensor{name: merged, typ: typ, dims: []int{row, rows, g.Experts}, spread: spread, source: merged, parts: g.Experts})
 			return
 		}
 		for e := range g.Experts {
 			name := fmt.Sprintf("blk.%d.ffn_%s.%d.weight", layer, proj, e)
-			list = append(list, tensor{name, typ, []int{row, rows}, spread, merged, e, 1})
+			list = append(list, tensor{name: name, typ: typ, dims: []int{row, rows}, spread: spread, source: merged, first: e, parts: 1})
 		}
 	}
 
