@@ -145,6 +145,16 @@ func (m *Model) ExpertBytes() int64 {
 	return n
 }
 
+// SlotBytes is what one expert takes of an expert cache's budget, by layer; 0: a layer without experts.
+func (m *Model) SlotBytes() []int64 {
+	slots := make([]int64, len(m.Layout.Experts))
+	for il := range slots {
+		one := moe.Layout{Files: m.Layout.Files, Experts: m.Layout.Experts[il : il+1]}
+		slots[il] = moe.WorkingSet(&one, 1)
+	}
+	return slots
+}
+
 func sameMemory(a, b kernels.Mat) bool {
 	return len(a.Data) > 0 && len(b.Data) > 0 && &a.Data[0] == &b.Data[0]
 }

@@ -17,9 +17,6 @@ const (
 // PrefetchModes are the modes, the default first.
 func PrefetchModes() []string { return []string{PrefetchOff, PrefetchNextLayer, PrefetchLastToken} }
 
-// DefaultPrefetchBytes is the bound on what one layer call reads ahead with an expert cache of budget bytes.
-func DefaultPrefetchBytes(budget int64) int64 { return budget / 4 }
-
 // aheadRows bounds the tokens of a chunk that a prediction looks at, its last ones: of so many, nearly
 // every expert that the others choose is chosen by one too.
 const aheadRows = 64
@@ -30,7 +27,9 @@ const aheadRows = 64
 type prefetcher struct {
 	f        *forward
 	mode     string
-	maxBytes int64   // a layer call
+	maxBytes int64   // a layer call; 0: as many experts as tokens, at most a quarter of the budget
+	slot     []int64 // by layer: what one expert takes of the budget
+	budget   int64
 	ids      []int32 // most wanted first
 
 	last [][]int32 // by layer: experts of the last token, in slot order (last-token)
@@ -52,7 +51,10 @@ type prefetcher struct {
 
 func (p *prefetcher) init(f *forward, T int) {
 	h, c := &f.s.m.Hparams, &f.s.cfg
-	p.f, p.mode, p.maxBytes = f, c.Prefetch, c.PrefetchBytes
+	p.f, p.mode, p.maxBytes, p.budget = f, c.Prefetch, c.PrefetchBytes, f.s.src.Stats().BudgetBytes
+	if p.mode != PrefetchOff {
+		p.slot = f.s.m.SlotBytes()
+	}
 	switch p.mode {
 	case PrefetchLastToken:
 		p.last = make([][]int32, h.NLayer)
@@ -83,14 +85,23 @@ func (f *forward) prefetch(il, n int, ph phase) error {
 		if ph != phaseDecode {
 			return nil
 		}
-		return f.s.src.Prefetch(next, p.last[next], p.maxBytes)
+		return f.s.src.Prefetch(next, p.last[next], p.bound(next, n))
 	case PrefetchNextLayer:
 		if next == 0 || !p.predict(next, n) { // the next token is not known
 			return nil
 		}
-		return f.s.src.Prefetch(next, p.ids, p.maxBytes)
+		return f.s.src.Prefetch(next, p.ids, p.bound(next, n))
 	}
 	return nil
+}
+
+// bound is how many bytes a call of n tokens may ask for. Most of a token's prediction is right for its first
+// expert and less so for each further one, and a wrong one costs a read.
+func (p *prefetcher) bound(il, n int) int64 {
+	if p.maxBytes > 0 {
+		return p.maxBytes
+	}
+	return min(p.slot[il]*int64(n), p.budget/4)
 }
 
 // predict fills ids with the experts that the layer's router would choose for the residual stream as it is

@@ -45,8 +45,8 @@ type SessionConfig struct {
 	Source moe.Source // where experts come from; nil: moe.NewMapped. Closed with the session
 
 	// Prefetch says which experts of the next layer are read ahead: one of PrefetchModes. It needs a
-	// Source with a budget. PrefetchBytes bounds what one layer call asks for; default a quarter of the
-	// budget.
+	// Source with a budget. PrefetchBytes bounds what one layer call asks for; default as many experts as
+	// the call has tokens, and at most a quarter of the budget.
 	Prefetch      string
 	PrefetchBytes int64
 
@@ -172,13 +172,11 @@ func (c *SessionConfig) fillPrefetch(budget int64) error {
 	case !slices.Contains(PrefetchModes(), c.Prefetch):
 		return settingf("prefetch %q: want one of %s", c.Prefetch, strings.Join(PrefetchModes(), ", "))
 	case c.PrefetchBytes < 0:
-		return settingf("prefetch of at most %d bytes: want 0 (a quarter of the expert cache) or more", c.PrefetchBytes)
+		return settingf("prefetch of at most %d bytes: want 0 (the default) or more", c.PrefetchBytes)
 	case c.Prefetch == PrefetchOff && c.PrefetchBytes > 0:
 		return settingf("a bound of %d bytes on what is prefetched, but prefetch is off", c.PrefetchBytes)
 	case c.Prefetch != PrefetchOff && budget == 0:
 		return settingf("prefetch %s without an expert cache: there is nothing to read ahead", c.Prefetch)
-	case c.Prefetch != PrefetchOff && c.PrefetchBytes == 0:
-		c.PrefetchBytes = DefaultPrefetchBytes(budget)
 	}
 	return nil
 }

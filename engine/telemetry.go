@@ -68,8 +68,8 @@ func (a *Step) add(b *Step) {
 }
 
 // Telemetry measures each forward pass of one session (SessionConfig.Telemetry). The nil *Telemetry measures nothing at the
-// price of a nil check. Armed, a step costs two clock readings an op and one reading each of /proc and getrusage (about
-// 30 µs a token of 16 layers together), and allocates nothing unless the receiver does. Not safe for concurrent use.
+// price of a nil check. Armed, a step costs a clock reading or two for each op, a few for each call of the
+// source, and one reading each of /proc and getrusage; it allocates nothing unless the receiver does. Not safe for concurrent use.
 type Telemetry struct {
 	receive func(*Step) error
 	mem     *machine.RSSReader

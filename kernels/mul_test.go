@@ -60,12 +60,14 @@ func cases(f func(t Type, kind ActKind, cols int)) {
 
 // intReference multiplies a weight row by a quantised activation row in float64, with the exact values of codes and
 // scales, and bounds the error of the float32 sum: each block rounds scale*scale, the integer and their product once,
-// for the codes and for the mins, subtracts, and is added to a sum that is rounded once per block.
+// for the codes and for the mins, subtracts, and is added to a sum that is rounded once per block. Where a product of two
+// scales is beyond float32 there is no bound: the kernels then give an infinity, or NaN where the integer is 0.
 func intReference(w *Mat, r int, x *Acts, i int) (want, bound float64) {
 	t, n := w.Type, w.Cols
 	f, perD := t.form(), x.Kind.block()
 	var b block
 	var abs float64
+	var beyond bool
 	size := t.RowBytes(n)
 	row := w.Data[r*size : (r+1)*size]
 	for e := range n {
@@ -86,9 +88,18 @@ func intReference(w *Mat, r int, x *Acts, i int) (want, bound float64) {
 		if !f.mins {
 			low = 0
 		}
-		act := float64(x.D[(i*n+e)/perD]) * float64(x.Q[i*n+e])
+		dx := float64(x.D[(i*n+e)/perD])
+		act := dx * float64(x.Q[i*n+e])
+		for _, d := range [][]float32{b.d[:], b.m[:]} {
+			for _, v := range d {
+				beyond = beyond || math.Abs(float64(v)*dx) > math.MaxFloat32
+			}
+		}
 		want += (code + low) * act
 		abs += (math.Abs(code) + math.Abs(low)) * math.Abs(act)
+	}
+	if beyond {
+		return want, math.Inf(1)
 	}
 	return want, float64(n/perD+5) * eps32 * abs
 }

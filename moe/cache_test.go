@@ -17,7 +17,8 @@ var rewriteCache = flag.Bool("rewrite-cache", false, "rewrite testdata/cache fro
 // TestCacheTraces replays recorded demands. A line of a trace is one of
 //
 //	cache policy=P budget=BYTES layers=EXPERTSxSLOTBYTES,...
-//	LAYER: EXPERT ... | EXPERT:hit|miss ... [evict LAYER/EXPERT ...]
+//	LAYER: EXPERT ... | EXPERT:hit|ahead|miss ... [evict LAYER/EXPERT ...]
+//	prefetch BYTES LAYER: EXPERT ... [held LAYER: EXPERT ...] | EXPERT ... [evict LAYER/EXPERT ...]
 //	remove LAYER/EXPERT
 //	error LAYER: EXPERT ... | message
 //
@@ -72,35 +73,73 @@ func replayLine(t *testing.T, c **Cache, line string) string {
 	if words[0] == "error" {
 		words = words[1:]
 	}
-	layer, err := strconv.Atoi(strings.TrimSuffix(words[0], ":"))
-	if err != nil {
-		t.Fatalf("%q: %v", line, err)
+	var did []string
+	done := func() string {
+		for i, id := range (*c).Evicted() {
+			if i == 0 {
+				did = append(did, "evict")
+			}
+			l, e := (*c).Locate(id)
+			did = append(did, fmt.Sprintf("%d/%d", l, e))
+		}
+		(*c).Release()
+		return ask + " | " + strings.Join(did, " ")
 	}
-	var ids []int32
-	for _, w := range words[1:] {
-		e, err := strconv.Atoi(w)
+	if words[0] == "prefetch" {
+		maxBytes, err := strconv.ParseInt(words[1], 10, 64)
 		if err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		ids = append(ids, int32(e))
+		words = words[2:]
+		if i := slices.Index(words, "held"); i >= 0 {
+			layer, ids := parseExperts(t, words[i+1:])
+			if n, err := (*c).Demand(layer, ids); n != len(ids) || err != nil {
+				t.Fatalf("%q: %d held, %v", line, n, err)
+			}
+			words = words[:i]
+		}
+		layer, ids := parseExperts(t, words)
+		if err := (*c).Prefetch(layer, ids, maxBytes); err != nil {
+			return ask + " | " + err.Error()
+		}
+		for _, id := range (*c).Ahead() {
+			did = append(did, strconv.Itoa(int(id-(*c).ID(layer, 0))))
+		}
+		return done()
+	}
+	layer, ids := parseExperts(t, words)
+	was := make([]uint8, (*c).layers[min(layer, len((*c).layers)-1)].Experts)
+	if layer < len((*c).layers) {
+		(*c).Residency(layer, was)
 	}
 	n, err := (*c).Demand(layer, ids)
 	if err != nil {
 		return ask + " | " + err.Error()
 	}
-	var did []string
 	for i := range n {
-		did = append(did, fmt.Sprintf("%d:%s", ids[i], map[bool]string{true: "miss", false: "hit"}[(*c).Missed()[i]]))
-	}
-	for i, id := range (*c).Evicted() {
-		if i == 0 {
-			did = append(did, "evict")
+		if (was[ids[i]] == 0) != (*c).Missed()[i] {
+			t.Errorf("%q: residency %d of expert %d", line, was[ids[i]], ids[i])
 		}
-		l, e := (*c).Locate(id)
-		did = append(did, fmt.Sprintf("%d/%d", l, e))
+		did = append(did, fmt.Sprintf("%d:%s", ids[i], []string{"miss", "hit", "ahead"}[was[ids[i]]]))
 	}
-	(*c).Release()
-	return ask + " | " + strings.Join(did, " ")
+	return done()
+}
+
+// parseExperts reads "LAYER: EXPERT ...".
+func parseExperts(t *testing.T, words []string) (layer int, ids []int32) {
+	t.Helper()
+	for i, w := range words {
+		n, err := strconv.Atoi(strings.TrimSuffix(w, ":"))
+		if err != nil {
+			t.Fatalf("%q: %v", words, err)
+		}
+		if i == 0 {
+			layer = n
+		} else {
+			ids = append(ids, int32(n))
+		}
+	}
+	return layer, ids
 }
 
 func parseCache(t *testing.T, words []string) *Cache {
@@ -143,6 +182,8 @@ type plainCache struct {
 	budget               int64
 	layers               []CacheLayer
 	probation, protected [][2]int // (layer, expert), the first is evicted first; lru uses probation alone
+	ahead                map[[2]int]bool
+	used, wasted         int64
 }
 
 func (c *plainCache) bytes(list [][2]int) (sum int64) {
@@ -159,6 +200,10 @@ func (c *plainCache) resident(e [2]int) bool {
 func (c *plainCache) remove(e [2]int) {
 	is := func(x [2]int) bool { return x == e }
 	c.probation, c.protected = slices.DeleteFunc(c.probation, is), slices.DeleteFunc(c.protected, is)
+	if c.ahead[e] {
+		delete(c.ahead, e)
+		c.wasted++
+	}
 }
 
 func (c *plainCache) touch(e [2]int) {
@@ -184,7 +229,13 @@ func (c *plainCache) demand(layer int, ids []int32) (missed []bool, evicted [][2
 	for _, id := range ids[:n] {
 		e := [2]int{layer, int(id)}
 		missed = append(missed, !c.resident(e))
-		if c.resident(e) {
+		switch {
+		case c.ahead[e]:
+			delete(c.ahead, e)
+			c.used++
+			c.remove(e)
+			c.probation = append(c.probation, e)
+		case c.resident(e):
 			c.touch(e)
 		}
 	}
@@ -201,6 +252,44 @@ func (c *plainCache) demand(layer int, ids []int32) (missed []bool, evicted [][2
 		c.probation = append(c.probation, [2]int{layer, int(id)})
 	}
 	return missed, evicted
+}
+
+// prefetch while (layer, expert) of held are held.
+func (c *plainCache) prefetch(layer int, ids []int32, maxBytes int64, held [][2]int) (ahead, evicted [][2]int) {
+	slot := c.layers[layer].SlotBytes
+	for _, id := range ids {
+		e := [2]int{layer, int(id)}
+		if c.resident(e) {
+			continue
+		}
+		if maxBytes -= slot; maxBytes < 0 {
+			break
+		}
+		for c.bytes(c.probation)+c.bytes(c.protected)+slot > c.budget {
+			order := slices.Concat(c.probation, c.protected)
+			victim := slices.IndexFunc(order, func(e [2]int) bool {
+				return !slices.Contains(held, e) && !(e[0] == layer && slices.Contains(ids, int32(e[1])))
+			})
+			if victim < 0 {
+				return ahead, evicted
+			}
+			evicted = append(evicted, order[victim])
+			c.remove(order[victim])
+		}
+		c.probation = append(c.probation, e)
+		c.ahead[e] = true
+		ahead = append(ahead, e)
+	}
+	return ahead, evicted
+}
+
+// pairs returns the layers and experts of ids.
+func (c *Cache) pairs(ids []int32) (out [][2]int) {
+	for _, id := range ids {
+		l, e := c.Locate(id)
+		out = append(out, [2]int{l, e})
+	}
+	return out
 }
 
 func TestCacheAgainstPlain(t *testing.T) {
@@ -224,7 +313,7 @@ func TestCacheAgainstPlain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		plain := &plainCache{policy: policy, budget: budget, layers: layers}
+		plain := &plainCache{policy: policy, budget: budget, layers: layers, ahead: map[[2]int]bool{}}
 		var removed int64
 		for step := range 300 {
 			layer := rng.IntN(len(layers))
@@ -238,14 +327,23 @@ func TestCacheAgainstPlain(t *testing.T) {
 					t.Fatal(err)
 				}
 				missed, evicted := plain.demand(layer, list)
-				var got [][2]int
-				for _, id := range c.Evicted() {
-					l, e := c.Locate(id)
-					got = append(got, [2]int{l, e})
-				}
+				got := c.pairs(c.Evicted())
 				if !slices.Equal(c.Missed(), missed) || !slices.Equal(got, evicted) {
 					t.Fatalf("seed %d step %d layer %d demand %v: missed %v evicted %v, want %v %v",
 						seed, step, layer, list, c.Missed(), got, missed, evicted)
+				}
+				if next := rng.IntN(len(layers)); rng.IntN(3) == 0 && layers[next].Experts > 0 {
+					want := someExperts(rng, layers[next].Experts, 1+rng.IntN(layers[next].Experts))
+					rng.Shuffle(len(want), func(i, j int) { want[i], want[j] = want[j], want[i] })
+					maxBytes := rng.Int64N(2 * budget)
+					if err := c.Prefetch(next, want, maxBytes); err != nil {
+						t.Fatal(err)
+					}
+					ahead, evicted := plain.prefetch(next, want, maxBytes, c.pairs(c.Held()))
+					if !slices.Equal(c.pairs(c.Ahead()), ahead) || !slices.Equal(c.pairs(c.Evicted()), evicted) {
+						t.Fatalf("seed %d step %d layer %d prefetch %v of %d: ahead %v evicted %v, want %v %v",
+							seed, step, next, want, maxBytes, c.pairs(c.Ahead()), c.pairs(c.Evicted()), ahead, evicted)
+					}
 				}
 				c.Release()
 				list = list[n:]
@@ -262,14 +360,15 @@ func TestCacheAgainstPlain(t *testing.T) {
 				dst := make([]uint8, layers[l].Experts)
 				c.Residency(l, dst)
 				for e, r := range dst {
-					if (r == 1) != plain.resident([2]int{l, e}) {
+					if at := [2]int{l, e}; (r > 0) != plain.resident(at) || (r == 2) != plain.ahead[at] {
 						t.Fatalf("seed %d step %d: residency of %d/%d: %d", seed, step, l, e, r)
 					}
 				}
 			}
 			st := c.Stats()
 			if st.UsedBytes > budget || st.UsedBytes != plain.bytes(plain.probation)+plain.bytes(plain.protected) ||
-				int64(st.Entries) != st.Misses-st.Evictions-removed || st.Entries != len(plain.probation)+len(plain.protected) {
+				int64(st.Entries) != st.Misses+st.Prefetched-st.Evictions-removed || st.PrefetchUsed != plain.used || st.PrefetchWasted != plain.wasted ||
+				st.Prefetched != plain.used+plain.wasted+int64(len(plain.ahead)) || st.Entries != len(plain.probation)+len(plain.protected) {
 				t.Fatalf("seed %d step %d: %+v, budget %d, removed %d", seed, step, st, budget, removed)
 			}
 		}
@@ -320,6 +419,14 @@ func TestCacheBadInput(t *testing.T) {
 	}{{-1, []int32{1}}, {1, []int32{1}}, {0, []int32{-1}}, {0, []int32{8}}, {0, []int32{2, 2}}, {0, []int32{3, 2}}} {
 		if n, err := c.Demand(tc.layer, tc.ids); err == nil || n != 0 {
 			t.Errorf("%+v: got %d, %v", tc, n, err)
+		}
+	}
+	for _, tc := range []struct {
+		layer int
+		ids   []int32
+	}{{-1, []int32{1}}, {1, []int32{1}}, {0, []int32{-1}}, {0, []int32{8}}, {0, []int32{2, 8}}} {
+		if err := c.Prefetch(tc.layer, tc.ids, 40); err == nil {
+			t.Errorf("prefetch %+v taken", tc)
 		}
 	}
 	if st := c.Stats(); st != (CacheStats{BudgetBytes: 40}) {

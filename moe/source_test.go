@@ -2,6 +2,7 @@ package moe
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -533,8 +534,13 @@ func TestSourceAllocates(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for i := range n {
-					if _, err := s.Expert(i); err != nil {
+				if err := s.Prefetch(1+(step+1)%(nLayer-1), ids[(step+1)%len(ids)][:2], 1<<20); err != nil {
+					t.Fatal(err)
+				}
+				for range n {
+					s.Ready()
+					i, _, err := s.Next(context.Background())
+					if err != nil {
 						t.Fatal(err)
 					}
 					s.ReadBytes(i)

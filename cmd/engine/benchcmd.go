@@ -26,12 +26,14 @@ type benchFlags struct {
 	cacheFlags
 	dropFlags
 	tapFlags
+	streamFlags
 	pp, tg, depth             string
 	drops, lanesList, teams   string // lists, in place of one value
 	repeat, warmUp            int
 	seed                      uint64
 	probe, json, csv, gobench bool
 	opsCSV, chromeTrace       string
+	probeIO                   string
 }
 
 func benchCommand(io streams) *cobra.Command {
@@ -52,6 +54,7 @@ docs/benchmarks.md says how to get numbers that can be trusted.`,
 	f.cacheFlags.add(c)
 	f.dropFlags.add(c, true)
 	f.tapFlags.add(c)
+	f.streamFlags.add(c, "steps-csv")
 	fs := c.Flags()
 	fs.StringVar(&f.drops, "drop-cold-experts", "0", "skip a missing expert whose weight is below this fraction of 1/k; 0: never")
 	for name, to := range map[string]*string{"threads": &f.teams, "io-threads": &f.lanesList} {
@@ -68,6 +71,7 @@ docs/benchmarks.md says how to get numbers that can be trusted.`,
 	fs.BoolVar(&f.json, "json", false, "print one JSON document")
 	fs.BoolVar(&f.csv, "csv", false, "print CSV with a preamble of # key=value lines")
 	fs.BoolVar(&f.gobench, "go-bench", false, "print Go benchmark lines, for benchstat")
+	fs.StringVar(&f.probeIO, "probe-io", "", "measure how fast direct reads of this file are, by block size and lanes, and nothing else")
 	fs.StringVar(&f.opsCSV, "ops-csv", "", "then profile one pass op by op into this file, and "+"profile_log_device.csv beside it")
 	fs.StringVar(&f.chromeTrace, "chrome-trace", "", "then record a run's ops, reads and cache decisions into this file, for Perfetto")
 	return c
@@ -92,13 +96,9 @@ type benchJSON struct {
 	Results  []bench.Speed  `json:"results"`
 	Variants []benchVariant `json:"variants,omitempty"` // of a matrix; then what follows is left out
 
-	Threads    int          `json:"threads,omitempty"`
-	Arm        string       `json:"arm,omitempty"`
-	Cache      *cacheJSON   `json:"cache,omitempty"`
-	IO         *ioJSON      `json:"io,omitempty"`
-	Drop       *dropJSON    `json:"drop,omitempty"`
-	SelDump    *selDumpJSON `json:"sel_dump"`
-	RouteTrace *traceJSON   `json:"route_trace"`
+	Threads int    `json:"threads,omitempty"`
+	Arm     string `json:"arm,omitempty"`
+	*sessionJSON
 }
 
 // benchVariant is one setting of a matrix, with what sessionReport says of its session.
@@ -114,6 +114,9 @@ type benchRun struct {
 }
 
 func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
+	if f.probeIO != "" {
+		return probeIO(c.Context(), io, f.probeIO, f.json)
+	}
 	cfg, axes, err := f.parse(c)
 	if err != nil {
 		return err
@@ -131,6 +134,7 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	f.streamFlags.attach(c, s)
 	limit := s.model.NCtxTrain
 	if c.Flags().Changed("ctx-size") {
 		limit = f.ctx
@@ -279,11 +283,14 @@ func (f *benchFlags) check(c *cobra.Command, io streams, variants []bench.Varian
 	if err := f.dropFlags.check(c, dropping, cached); err != nil {
 		return err
 	}
+	if err := f.streamFlags.check(c, cached && f.mb != "0"); err != nil {
+		return err
+	}
 	if err := f.tapFlags.resolve(c, io); err != nil {
 		return err
 	}
 	if len(variants) > 1 {
-		for _, name := range []string{"sel-dump", "route-trace", "ops-csv", "chrome-trace"} {
+		for _, name := range []string{"sel-dump", "route-trace", "ops-csv", "chrome-trace", "cache-save", "cache-load", "progress", "steps-csv"} {
 			if c.Flags().Changed(name) {
 				return usagef("--%s records one setting: the lists make %d", name, len(variants))
 			}
@@ -395,7 +402,7 @@ func (f *benchFlags) print(io streams, doc *benchJSON, variants []bench.Variant,
 	if len(runs) == 1 {
 		r := sessionReport(runs[0].session, runs[0].plan, t)
 		doc.Threads, doc.Arm = variants[0].Threads, variants[0].Arm
-		doc.Cache, doc.IO, doc.Drop, doc.SelDump, doc.RouteTrace = &r.Cache, &r.IO, &r.Drop, r.SelDump, r.RouteTrace
+		doc.sessionJSON = &r
 	} else {
 		for i, r := range runs {
 			doc.Variants = append(doc.Variants, benchVariant{variants[i], sessionReport(r.session, r.plan, nil)})
@@ -406,6 +413,7 @@ func (f *benchFlags) print(io streams, doc *benchJSON, variants []bench.Variant,
 
 // record makes the recorded run, in a session of its own.
 func (f *benchFlags) record(c *cobra.Command, io streams, s *setup, v bench.Variant, cfg bench.SpeedConfig) (err error) {
+	s.stream = nil // its logs belong to the timed run
 	rc := bench.RecordConfig{Depth: cfg.Depth[0], Seed: cfg.Seed, OpsCSV: f.opsCSV, ChromeTrace: f.chromeTrace,
 		Facts: map[string]string{"version": version, "commit": commit(), "model": s.name, "machine": bench.CPUModel("/"), "isa": kernels.ISA(), "flags": strings.Join(os.Args[1:], " ")}}
 	if len(cfg.PP) > 0 {

@@ -20,8 +20,8 @@ const selDumpEnv = "SLUICE_MOE_SEL_DUMP"
 
 // modelFlags name the model and how it is computed.
 type modelFlags struct {
-	path, pre, device, isa, arm, kv, acts, dense string
-	threads, ctx, batch, nUsed                   int
+	path, pre, device, isa, arm, kv, acts, dense, weights string
+	threads, ctx, batch, nUsed                            int
 }
 
 func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
@@ -34,6 +34,7 @@ func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
 	fs.StringVar(&f.kv, "kv", "f16", "type of the key/value cache: f16, f32 or q8_0")
 	fs.StringVar(&f.acts, "acts", "q8", "activations at quantised weights: q8 or f32 (slower, exact)")
 	fs.StringVar(&f.dense, "dense", engine.DenseAuto, "where dense weights are held: mmap (the file's mapping: starts at once), warm (the mapping, read once and locked), anon (read once into large pages: decodes fastest) or auto (anon when it fits); experts go along where there is no cache for them, unless --io mmap")
+	fs.StringVar(&f.weights, "weights", "auto", "the same in other words: mmap is --dense mmap, huge (large pages) is --dense anon")
 	fs.IntVarP(&f.threads, "threads", "t", 0, "worker threads (default: processors by affinity and cgroup quota)")
 	fs.IntVarP(&f.ctx, "ctx-size", "c", 0, "context in tokens (default: the model's, at most 4096)")
 	fs.IntVarP(&f.batch, "batch-size", "b", engine.DefaultBatch, "prompt chunk in tokens")
@@ -52,6 +53,16 @@ func (f *modelFlags) check(c *cobra.Command) error {
 	}
 	if f.acts != "q8" && f.acts != "f32" {
 		return usagef("--acts %q: want q8 or f32", f.acts)
+	}
+	if c.Flags().Changed("weights") {
+		if c.Flags().Changed("dense") {
+			return usagef("--weights and --dense: want one of them")
+		}
+		dense, ok := map[string]string{"auto": engine.DenseAuto, "mmap": engine.DenseMmap, "huge": engine.DenseAnon}[f.weights]
+		if !ok {
+			return usagef("--weights %q: want auto, mmap or huge", f.weights)
+		}
+		f.dense = dense
 	}
 	if !slices.Contains(engine.DenseModes(), f.dense) {
 		return usagef("--dense %q: want one of %s", f.dense, strings.Join(engine.DenseModes(), ", "))
@@ -93,7 +104,7 @@ func (f *cacheFlags) add(c *cobra.Command) {
 	fs.StringVar(&f.io, "io", "", "expert reads: direct (default) or buffered with a cache; mmap: no cache, experts in the file's mapping")
 	fs.IntVar(&f.lanes, "io-threads", 0, fmt.Sprintf("reader lanes of the expert cache (default %d)", engine.DefaultLanes))
 	fs.StringVar(&f.prefetch, "prefetch", engine.PrefetchOff, "experts of the next layer to read ahead: off, next-layer (what its router says of this layer's input) or last-token (what it chose for the token before)")
-	fs.Int64Var(&f.prefetchMB, "prefetch-mb", 0, "read ahead at most this many MiB in one layer of one call (default: a quarter of the cache)")
+	fs.Int64Var(&f.prefetchMB, "prefetch-mb", 0, "read ahead at most this many MiB in one layer of one call (default: as many experts as the call has tokens, at most a quarter of the cache)")
 	fs.BoolVar(&f.force, "cache-force", false, "accept a cache smaller than one token's experts, or larger than the memory available")
 }
 

@@ -350,7 +350,7 @@ func TestBenchDocument(t *testing.T) {
 			t.Errorf("result %+v", r)
 		}
 	}
-	if !slices.Equal(names, []string{"pp16", "pp32", "tg4"}) || doc.Threads == 0 || doc.Arm != "host" || doc.Cache == nil || doc.Variants != nil {
+	if !slices.Equal(names, []string{"pp16", "pp32", "tg4"}) || doc.Threads == 0 || doc.Arm != "host" || doc.sessionJSON == nil || doc.Variants != nil {
 		t.Errorf("tests %v, document %+v", names, doc)
 	}
 }

@@ -61,8 +61,9 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (*setup,
 		return nil, err
 	}
 	s := &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache, ahead: cf}
-	if avail, ok := machine.MemoryAvailable("/"); ok {
-		s.cache.Available, s.cache.Reserved = avail, m.DenseBytes()+m.KVBytes(engine.SessionConfig{Ctx: mf.ctx, KV: mf.kv})
+	mem, known := machine.ReadMemory("/")
+	if known {
+		s.cache.Available, s.cache.Reserved = mem.Available, m.DenseBytes()+m.KVBytes(engine.SessionConfig{Ctx: mf.ctx, KV: mf.kv})
 	}
 	place, err := m.PlaceWeights(mf.dense, &s.cache)
 	if err != nil {
@@ -75,6 +76,9 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (*setup,
 		(m.DenseBytes()+m.ExpertBytes())>>20)
 	for _, n := range m.Tok.Notes() {
 		fmt.Fprintln(io.err, "tokenizer:", n)
+	}
+	if known {
+		fmt.Fprintf(io.err, "memory: %s available\n", mem)
 	}
 	fmt.Fprintf(io.err, "weights: %s (%s)\n", place.Mode, place.Why)
 	for _, n := range place.Notes {
@@ -168,11 +172,7 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, plan engine.SourcePlan) (err
 		conf["cache_policy"] = plan.Policy
 	}
 	if a := s.ahead; a.prefetch != engine.PrefetchOff {
-		bytes := a.prefetchMB << 20
-		if bytes == 0 {
-			bytes = engine.DefaultPrefetchBytes(plan.BudgetBytes)
-		}
-		conf["prefetch"], conf["prefetch_bytes"] = a.prefetch, strconv.FormatInt(bytes, 10)
+		conf["prefetch"], conf["prefetch_bytes"] = a.prefetch, strconv.FormatInt(a.prefetchMB<<20, 10)
 	}
 	if s.stream != nil && s.stream.f.load != "" {
 		conf["cache_load"] = strings.Join(strings.Fields(filepath.Base(s.stream.f.load)), "_")
@@ -192,9 +192,8 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, plan engine.SourcePlan) (err
 			meta.Layers = append(meta.Layers, dump.TraceLayer{Layer: il, ExpertBytes: m.Layout.ExpertBytes(il), DenseBytes: m.LayerDenseBytes(il)})
 		}
 		var slots []string
-		for il := range m.NLayer {
-			one := moe.Layout{Files: m.Layout.Files, Experts: m.Layout.Experts[il : il+1]}
-			slots = append(slots, strconv.FormatInt(moe.WorkingSet(&one, 1), 10))
+		for _, n := range m.SlotBytes() {
+			slots = append(slots, strconv.FormatInt(n, 10))
 		}
 		meta.Extra = append(meta.Extra, [2]string{replay.SlotBytesKey, strings.Join(slots, ",")})
 		for _, key := range []string{"cache_bytes", "cache_policy", "drop_frac", "drop_renorm", "prefetch", "prefetch_bytes", "cache_load"} {

@@ -118,8 +118,8 @@ func printSession(w io.Writer, s *engine.Session, plan engine.SourcePlan) {
 			st.ResidentBytes>>20, plan.BudgetBytes>>20, st.Hits, st.Misses, 100*hitRate(st), float64(st.BytesRead)/(1<<20), st.Reads, st.WaitSeconds)
 	}
 	if c := s.Config(); c.Prefetch != engine.PrefetchOff {
-		fmt.Fprintf(w, "prefetch: %s, at most %d MiB a layer call: %.1f MiB read ahead, %.1f MiB of them used (%.1f %%), %.1f MiB wasted\n",
-			c.Prefetch, c.PrefetchBytes>>20, float64(st.PrefetchBytes)/(1<<20), float64(st.PrefetchUsedBytes)/(1<<20),
+		fmt.Fprintf(w, "prefetch: %s: %.1f MiB read ahead, %.1f MiB of them used (%.1f %%), %.1f MiB wasted\n",
+			c.Prefetch, float64(st.PrefetchBytes)/(1<<20), float64(st.PrefetchUsedBytes)/(1<<20),
 			percent(float64(st.PrefetchUsedBytes), float64(st.PrefetchBytes)), float64(st.PrefetchWastedBytes)/(1<<20))
 	}
 	if frac := s.Config().Drop.Frac; frac > 0 {
