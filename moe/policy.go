@@ -26,6 +26,7 @@ func policies() []policyRow {
 	return []policyRow{
 		{"lru", func(ids int, _ int64) Policy { return newLRU(ids) }},
 		{"slru", func(ids int, budgetBytes int64) Policy { return newSLRU(ids, budgetBytes) }},
+		{"lrfu", func(ids int, _ int64) Policy { return newLRFU(ids) }},
 	}
 }
 

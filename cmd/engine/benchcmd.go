@@ -98,13 +98,13 @@ type benchJSON struct {
 
 	Threads int    `json:"threads,omitempty"`
 	Arm     string `json:"arm,omitempty"`
-	*sessionJSON
+	*SessionJSON
 }
 
 // benchVariant is one setting of a matrix, with what sessionReport says of its session.
 type benchVariant struct {
 	Config bench.Variant `json:"config"`
-	sessionJSON
+	SessionJSON
 }
 
 // benchRun is an open variant.
@@ -402,7 +402,7 @@ func (f *benchFlags) print(io streams, doc *benchJSON, variants []bench.Variant,
 	if len(runs) == 1 {
 		r := sessionReport(runs[0].session, runs[0].plan, t)
 		doc.Threads, doc.Arm = variants[0].Threads, variants[0].Arm
-		doc.sessionJSON = &r
+		doc.SessionJSON = &r
 	} else {
 		for i, r := range runs {
 			doc.Variants = append(doc.Variants, benchVariant{variants[i], sessionReport(r.session, r.plan, nil)})

@@ -72,7 +72,7 @@ type evalRowJSON struct {
 	Tokens      int     `json:"tokens"` // predictions scored
 	NLL         float64 `json:"nll"`    // mean, nats per token
 	Perplexity  float64 `json:"perplexity"`
-	sessionJSON
+	SessionJSON
 }
 
 // evalJSON has the first row's figures at the top.
@@ -200,5 +200,5 @@ func (f *evalFlags) measure(c *cobra.Command, s *setup, row evalRow, mode engine
 		return r, err
 	}
 	return evalRowJSON{DropFrac: row.frac, NExpertUsed: ses.Config().NExpertUsed, Mode: string(mode), Tokens: p.Predictions,
-		NLL: p.Mean(), Perplexity: p.Value(), sessionJSON: sessionReport(ses, plan, t)}, nil
+		NLL: p.Mean(), Perplexity: p.Value(), SessionJSON: sessionReport(ses, plan, t)}, nil
 }

@@ -238,7 +238,7 @@ func TestRunDocument(t *testing.T) {
 		t.Errorf("%d records, %d rows, %d routed: want %d, %d, %d", doc.SelDump.Records, doc.RouteTrace.Rows, doc.Drop.Routed, want, 4*want, 4*want)
 	}
 	if doc.Drop.Dropped == 0 || doc.IO.BytesRead == 0 || doc.Cache.Misses == 0 {
-		t.Errorf("nothing dropped, read or missed: %+v", doc.sessionJSON)
+		t.Errorf("nothing dropped, read or missed: %+v", doc.SessionJSON)
 	}
 	if st, err := os.Stat(sel); err != nil || st.Size() != int64(doc.SelDump.Records)*26 {
 		t.Errorf("dump: %v bytes, %v, want %d", st.Size(), err, doc.SelDump.Records*26)
@@ -350,7 +350,7 @@ func TestBenchDocument(t *testing.T) {
 			t.Errorf("result %+v", r)
 		}
 	}
-	if !slices.Equal(names, []string{"pp16", "pp32", "tg4"}) || doc.Threads == 0 || doc.Arm != "host" || doc.sessionJSON == nil || doc.Variants != nil {
+	if !slices.Equal(names, []string{"pp16", "pp32", "tg4"}) || doc.Threads == 0 || doc.Arm != "host" || doc.SessionJSON == nil || doc.Variants != nil {
 		t.Errorf("tests %v, document %+v", names, doc)
 	}
 }
@@ -366,7 +366,7 @@ func TestBenchMatrix(t *testing.T) {
 		settings[r.Config]++
 	}
 	// With a cache 2 lanes x 2 thresholds x 2 arms x 2 teams, without one 2 arms x 2 teams.
-	if len(settings) != 20 || len(doc.Results) != 80 || len(doc.Variants) != 20 || doc.Cache != nil {
+	if len(settings) != 20 || len(doc.Results) != 80 || len(doc.Variants) != 20 || doc.SessionJSON != nil {
 		t.Errorf("%d settings, %d results, %d variants", len(settings), len(doc.Results), len(doc.Variants))
 	}
 	for _, v := range doc.Variants {

@@ -66,8 +66,8 @@ type traceJSON struct {
 	Rows uint64 `json:"rows"`
 }
 
-// sessionJSON is what run, eval and bench say alike about a session.
-type sessionJSON struct {
+// SessionJSON is exported so that a document that embeds it by pointer can be read back. It is what run, eval and bench say alike about a session.
+type SessionJSON struct {
 	Cache      cacheJSON     `json:"cache"`
 	Prefetch   *prefetchJSON `json:"prefetch,omitempty"`
 	IO         ioJSON        `json:"io"`
@@ -79,9 +79,9 @@ type sessionJSON struct {
 	Steps      *stepsJSON    `json:"steps,omitempty"`
 }
 
-func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) sessionJSON {
+func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) SessionJSON {
 	st, d := s.SourceStats(), s.Drops()
-	r := sessionJSON{
+	r := SessionJSON{
 		Cache: cacheJSON{BudgetBytes: plan.BudgetBytes, ResidentBytes: st.ResidentBytes, Policy: plan.Policy, Hits: st.Hits, Misses: st.Misses, HitRate: hitRate(st)},
 		IO:    ioJSON{Mode: plan.IO, BytesRead: st.BytesRead, Reads: st.Reads, Seconds: st.ReadSeconds, Wait: st.WaitSeconds},
 		Drop:  dropJSON{Frac: s.Config().Drop.Frac, Routed: d.Routed, Dropped: d.Dropped, Weight: d.Mass, WeightDropped: d.MassDropped},

@@ -197,7 +197,7 @@ type runJSON struct {
 	Stop         string    `json:"stop"`
 	Prefill      clockJSON `json:"prefill"`
 	Decode       clockJSON `json:"decode"`
-	sessionJSON
+	SessionJSON
 	Turns []turnJSON `json:"turns,omitempty"`
 }
 
@@ -264,7 +264,7 @@ func (g *generator) finish(doc *runJSON) error {
 	if err := errors.Join(g.taps.sel.Flush(), g.taps.trace.Flush()); err != nil {
 		return err
 	}
-	doc.sessionJSON = sessionReport(g.ses, g.plan, g.taps)
+	doc.SessionJSON = sessionReport(g.ses, g.plan, g.taps)
 	return printJSON(g.io.out, doc)
 }
 
