@@ -8,9 +8,10 @@ const (
 	vecLanes = 8  // weight rows of a group
 	vecRows  = 64 // rows whose sums a call keeps before it delivers them
 
-	// vecAhead is how many bytes before their use weights are prefetched. On a Zen 4 core that reads 26 to 36 GB/s from
-	// memory, 8 KiB gave 16 to 21 GB/s, 16 to 64 KiB 25 to 32; without prefetching it was 7 to 15.
-	vecAhead = 24 << 10
+	// Weights are prefetched a group of rows before their use, but at least aheadLeast and at most aheadMost bytes.
+	// Two cores of a Zen 4 that together read 33 GB/s came to 30 to 34 so, for groups of 3 to 17 KiB; 4 KiB too short
+	// cost a third, 16 KiB too long a tenth; without prefetching it was 13 to 25.
+	aheadLeast, aheadMost = 8 << 10, 32 << 10
 )
 
 // hasVec reports whether the type has such a routine.
@@ -31,6 +32,8 @@ func mulVecs(c *mul) {
 		nx   = c.x.N
 		size = t.RowBytes(nx)
 		perD = c.x.Kind.block()
+
+		ahead = min(max(vecLanes*size, aheadLeast), aheadMost)
 	)
 	for r, rows := c.r0, 0; r < c.r1; r += rows {
 		first, groups := r, min(vecRows, c.r1-r)/vecLanes
@@ -52,7 +55,7 @@ func mulVecs(c *mul) {
 			if direct {
 				sum = dst
 			}
-			vec512(t, &sum[0], w, size, groups, &q[0], &d[0], &sums[0], len(d), vecAhead)
+			vec512(t, &sum[0], w, size, groups, &q[0], &d[0], &sums[0], len(d), ahead)
 			switch {
 			case direct:
 			case c.scale == nil:
