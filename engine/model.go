@@ -51,7 +51,9 @@ func New(f *gguf.File, o OpenOptions) (m *Model, err error) {
 	if err != nil {
 		return nil, err
 	}
+	f.Scattered(true) // of the tensors, vectors are read now
 	w, ix, err := loadWeights(f, h, a, nil)
+	f.Scattered(false)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +110,9 @@ func (m *Model) MoveDense() (err error) {
 	for i, t := range m.w.mats {
 		moved[t.Name] = mem.View(i)
 	}
+	m.File.Scattered(true)
 	w, _, err := loadWeights(m.File, &m.Hparams, m.arch, moved)
+	m.File.Scattered(false)
 	if err != nil {
 		return errors.Join(err, mem.Close())
 	}

@@ -13,7 +13,7 @@ type SourceConfig struct {
 	// BudgetBytes of the expert cache. 0: no cache, experts stay in the file's mapping or, with IO
 	// "resident", in memory. Below 0: as large as Available allows, none at all when all experts fit.
 	BudgetBytes int64
-	Policy      string       // of the cache; default "lru"
+	Policy      string       // of the cache; default DefaultPolicy
 	Lanes       int          // reader threads of the cache; default DefaultLanes
 	IO          string       // with a cache "direct" or "buffered" (default direct); without "mmap" (default) or "resident"
 	Force       bool         // take a budget below one token's working set, or above the memory available
@@ -23,6 +23,10 @@ type SourceConfig struct {
 	Available int64 // memory the process may take, for an automatic budget; 0: unknown
 	Reserved  int64 // of that, needed by everything else (dense weights, KV cache)
 }
+
+// DefaultPolicy is the expert cache's policy when none is asked for: of those there are, the one with the fewest misses
+// on every recorded run that was tried (docs/design/expert-cache.md).
+const DefaultPolicy = "lrfu"
 
 // DefaultLanes is the number of reader threads when none is asked for.
 const DefaultLanes = 4
@@ -72,7 +76,7 @@ func (m *Model) OpenSource(c SourceConfig, k int) (moe.Source, SourcePlan, error
 	}
 	p.BudgetBytes, p.Policy, p.Lanes, p.IO = c.BudgetBytes, c.Policy, c.Lanes, c.IO
 	if p.Policy == "" {
-		p.Policy = moe.Policies()[0]
+		p.Policy = DefaultPolicy
 	}
 	if p.Lanes == 0 {
 		p.Lanes = DefaultLanes

@@ -20,7 +20,7 @@ import (
 // cachedSession opens the model from a file with a cache of one token's working set and more, which evicts.
 func cachedSession(t testing.TB, m *engine.Model, budget int64, cfg engine.SessionConfig) *engine.Session {
 	t.Helper()
-	src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: budget, IO: "buffered"}, m.NExpertUsed)
+	src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: budget, Policy: "lru", IO: "buffered"}, m.NExpertUsed)
 	if err != nil {
 		t.Fatal(err)
 	}

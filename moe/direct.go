@@ -48,7 +48,7 @@ func directAlign(sys system, fd int) (align int64, note string) {
 
 // tryDirect reads one block at the start of the file.
 func tryDirect(sys system, fd int, align int64) (note string) {
-	mem, err := sys.mmap(slotAlign)
+	mem, err := sys.mmap(slotAlign, 0)
 	if err != nil {
 		return fmt.Sprintf("memory for a test read: %v", err)
 	}

@@ -1,13 +1,16 @@
 package moe
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // lrfuHalfLife is after how many uses, per expert that the cache could hold in all, a use counts half: some 16 tokens of
 // a model that uses 8 of 64 experts. Replays of recorded runs gave the fewest misses between one and four.
 const lrfuHalfLife = 2
 
-// lrfuRescale bounds the scores: where a new use counts more, all are divided by it. A power of two, so that this rounds
-// nothing that matters.
+// lrfuRescale bounds the scores: where a new use counts more, all are divided by it. It is a power of two, so that nothing
+// is rounded but what is next to nothing.
 const lrfuRescale = 1 << 60
 
 // lrfu evicts the expert with the lowest score, the sum over its uses of 2^-(age/half-life), age counted in uses of any
@@ -40,6 +43,7 @@ func (p *lrfu) count(id int32) {
 		p.score[i] /= lrfuRescale
 	}
 	p.use /= lrfuRescale
+	slices.SortFunc(p.order, p.compare) // two that were next to nothing may have become equal
 }
 
 func (p *lrfu) compare(a, b int32) int {
@@ -78,6 +82,18 @@ func (p *lrfu) Touch(id int32) {
 func (p *lrfu) Remove(id int32) {
 	i := p.place(id)
 	p.order = slices.Delete(p.order, i, i+1)
+}
+
+// adopt gives the ids the highest scores that their order and uses allow: a score is at most the number of uses, its own
+// and that of each one above it. When the uses were is not known, nor those of experts that are not among the ids.
+func (p *lrfu) adopt(ids []int32, uses []uint32) {
+	clear(p.score)
+	p.use, p.order = 1, append(p.order[:0], ids...)
+	least := uint32(math.MaxUint32)
+	for i := len(ids) - 1; i >= 0; i-- {
+		least = min(least, max(1, uses[i]))
+		p.score[ids[i]] = float64(least) * (1 + float64(i)/(1<<40)) // ascending among equals too
+	}
 }
 
 func (p *lrfu) First() int32 { return p.at(0) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 )
 
 // slotAlign is the alignment of every region in a slot, whatever a file's direct I/O asks for: a region starts at the
@@ -151,7 +152,7 @@ func (m *slotMemory) get(class int) (*slot, error) {
 	if m.mapped+size > m.budget {
 		panic("moe: slot memory: slots in use exceed the budget") // Cache bounds them
 	}
-	mem, err := m.sys.mmap(int(size))
+	mem, err := m.sys.mmap(int(size), m.largest())
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for an expert's slot (%d of %d bytes mapped): %w", size, m.mapped, m.budget, err)
 	}
@@ -163,6 +164,14 @@ func (m *slotMemory) get(class int) (*slot, error) {
 	s.mem, s.class = mem, class
 	m.mapped += size
 	return s, nil
+}
+
+// largest is the size that a slot may be resized to, 0 where all have one size.
+func (m *slotMemory) largest() int {
+	if len(m.sizes) == 1 {
+		return 0
+	}
+	return int(slices.Max(m.sizes))
 }
 
 // resize gives a slot that is in no list another class. If that fails the slot is put back as it was.

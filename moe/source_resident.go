@@ -57,7 +57,7 @@ func newResident(sys system, l *Layout) (_ Source, err error) {
 	for i := range spans {
 		s := &spans[i]
 		n := alignUp(s.end-s.off, int64(os.Getpagesize()))
-		if s.mem, err = sys.mmap(int(n)); err != nil {
+		if s.mem, err = sys.mmap(int(n), 0); err != nil {
 			return nil, fmt.Errorf("moe: map %d bytes for weights of %s (%d bytes mapped): %w", n, l.Files[s.file].Name, total, err)
 		}
 		total += n

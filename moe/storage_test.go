@@ -96,7 +96,7 @@ func (s *faultSystem) account(n int) {
 	s.mu.Unlock()
 }
 
-func (s *faultSystem) mmap(n int) ([]byte, error) {
+func (s *faultSystem) mmap(n, most int) ([]byte, error) {
 	if s.onMap != nil {
 		if err := s.onMap(n); err != nil {
 			return nil, err
@@ -106,7 +106,7 @@ func (s *faultSystem) mmap(n int) ([]byte, error) {
 	if s.heap {
 		return heapPages(n), nil
 	}
-	return s.linux.mmap(n)
+	return s.linux.mmap(n, most)
 }
 
 func (s *faultSystem) remap(mem []byte, n int) ([]byte, error) {

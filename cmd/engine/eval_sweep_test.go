@@ -25,7 +25,7 @@ func TestEvalSweep(t *testing.T) {
 	text, plots := shortText(t), filepath.Join(t.TempDir(), "curves")
 	r := call(t, "eval", text, "--drop-sweep", "--cache-mb", "4", "--chunk", "64", "--drop-cold-experts", "0,0.5", "--n-expert-used", "2", "--plot", plots, "--json")
 	doc := decode[evalSweepJSON](t, r)
-	if doc.Mode != "decode" || doc.CacheBytes != 4<<20 || doc.Policy != "lru" || len(doc.Points) != 2 || doc.Verdict == "" || doc.Tokens == 0 || doc.Tokens%63 != 0 {
+	if doc.Mode != "decode" || doc.CacheBytes != 4<<20 || doc.Policy != "lrfu" || len(doc.Points) != 2 || doc.Verdict == "" || doc.Tokens == 0 || doc.Tokens%63 != 0 {
 		t.Errorf("sweep %+v", doc)
 	}
 	if p := doc.Points[0]; p.DropFrac != 0.5 || p.NExpertUsed != 4 || p.KL <= 0 || p.BytesRead >= doc.Baseline.BytesRead || p.Dropped == 0 {

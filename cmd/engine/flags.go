@@ -100,7 +100,7 @@ func (f *cacheFlags) add(c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.mb, "cache-mb", "auto", "expert cache in MiB; 0: none; auto: none when all experts fit in memory")
 	fs.Int64Var(&f.ceilMB, "cache-ceil-mb", 0, "--cache-mb auto takes at most this many MiB (default: all but what it leaves free)")
-	fs.StringVar(&f.policy, "cache-policy", "", "what the expert cache evicts: "+strings.Join(moe.Policies(), " or ")+" (default "+moe.Policies()[0]+")")
+	fs.StringVar(&f.policy, "cache-policy", "", "what the expert cache evicts by: "+strings.Join(moe.Policies(), ", ")+" (default "+engine.DefaultPolicy+")")
 	fs.StringVar(&f.io, "io", "", "expert reads: direct (default) or buffered with a cache; mmap: no cache, experts in the file's mapping")
 	fs.IntVar(&f.lanes, "io-threads", 0, fmt.Sprintf("reader lanes of the expert cache (default %d)", engine.DefaultLanes))
 	fs.StringVar(&f.prefetch, "prefetch", engine.PrefetchOff, "experts of the next layer to read ahead: off, next-layer (what its router says of this layer's input) or last-token (what it chose for the token before)")

@@ -119,6 +119,21 @@ func (f *File) Tensor(name string) (*Tensor, bool) {
 	return t, ok
 }
 
+// Scattered tells the system that the mappings are about to be read in small pieces far apart (true), or again in any way
+// (false). Around such a piece the system else reads as much as the device's readahead is, up to megabytes, which in a
+// group with a memory limit counts as ours. A hint: nothing fails.
+func (f *File) Scattered(on bool) {
+	advice := unix.MADV_NORMAL
+	if on {
+		advice = unix.MADV_RANDOM
+	}
+	for _, s := range f.shards {
+		if s.File != nil && len(s.Data) > 0 {
+			_ = unix.Madvise(s.Data, advice)
+		}
+	}
+}
+
 // mapFile opens and maps one file.
 func mapFile(path string) (s Shard, err error) {
 	fh, err := os.Open(path)
