@@ -38,9 +38,7 @@ def main():
                 per_token = x["weight_bytes_per_token"]
         for test, v in speeds(load("%s/theirs.%d" % (folder, r))).items():
             theirs.setdefault(test, []).extend(v)
-        probe = load("%s/probe.%d" % (folder, r))
-        if probe and probe.get("probe"):
-            band.append(probe["probe"])
+        band.append({m["pages"]: m["median_bytes_per_second"] for m in mine["probe"]["memory"]})
     print("architecture %s, %d rounds" % (arch, rounds))
     print("%-8s %26s %26s %7s" % ("test", "ours, tokens/s", "llama.cpp, tokens/s", "ratio"))
 
@@ -59,7 +57,7 @@ def main():
         for kind in sorted({k for b in band for k in b}):
             v = [b[kind] / 1e9 for b in band if b.get(kind)]
             if v:
-                print("  %-10s bandwidth probe %s GB/s: decode at %.0f %%" % (kind, cell(v), 100 * rate / statistics.median(v)))
+                print("  pages %-5s probe reads %s GB/s: decode at %.0f %%" % (kind, cell(v), 100 * rate / statistics.median(v)))
 
 
 main()

@@ -10,8 +10,8 @@
 #   ARGS     further flags for ours, e.g. "--dense mmap"
 #   PEER_ARGS further flags for the driver, e.g. "--mmap-only"
 #
-# Each round runs ours, the peer and the bandwidth probe, one after the other, each in a process of
-# its own; the order turns by one every round. Times inside a process are after a warm-up.
+# Each round runs ours and the peer, one after the other, each in a process of its own, in an order that
+# turns every round; ours then measures the machine's bandwidth. Times are after a warm-up.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n 2,16p "$0"; exit 2; }
 model=$1 rounds=${2:-5}
@@ -28,7 +28,7 @@ trap 'rm -rf "$out"' EXIT
 
 ours() {
     # shellcheck disable=SC2086
-    "$engine" bench -m "$model" --pp "$pp" --tg "$tg" --repeat 2 -t "$threads" --json ${ARGS:-} >"$out/ours.$1" 2>"$out/ours.err.$1"
+    "$engine" bench -m "$model" --pp "$pp" --tg "$tg" --repeat 2 -t "$threads" --probe --json ${ARGS:-} >"$out/ours.$1" 2>"$out/ours.err.$1"
 }
 theirs() {
     if [ -n "${LLAMA_BENCH:-}" ]; then
@@ -38,13 +38,8 @@ theirs() {
     # shellcheck disable=SC2086
     "$peer/llama-speed" --backends "$peer/backends" -m "$model" --pp "$pp" --tg "$tg" --repeat 2 -t "$threads" ${PEER_ARGS:-} >"$out/theirs.$1"
 }
-probe() { "$engine" bench --probe --json -t "$threads" --pp "" --tg "" >"$out/probe.$1" 2>/dev/null || true; }
-
 for ((r = 0; r < rounds; r++)); do
-    steps=(ours theirs probe)
-    for ((s = 0; s < 3; s++)); do
-        "${steps[(r + s) % 3]}" "$r"
-    done
+    if ((r % 2)); then theirs $r && ours $r; else ours $r && theirs $r; fi
     echo "round $((r + 1)) of $rounds" >&2
 done
 python3 "$here/compare.py" "$out" "$rounds" "$("$engine" gguf info "$model" --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["metadata"]["general.architecture"])')"
