@@ -114,12 +114,14 @@ func (s *slot) look() bool {
 }
 
 // slotMemory maps and keeps slots. The bytes mapped never exceed the budget. A free slot is kept for the next expert of
-// its size; where another size is wanted it is resized in place of a new mapping, which keeps the pages that it has.
+// its size; where another size is wanted it is resized in place of a new mapping, which keeps the pages that it has. Slots
+// that are never resized can share large pages with their neighbours, others cannot.
 type slotMemory struct {
 	sys     system
 	arrived chan struct{} // of the slots' read groups
 	budget  int64
 	mapped  int64
+	fixed   bool      // slots keep their size: there is one only, or the budget holds all experts
 	sizes   []int64   // by class, multiples of the page size
 	free    [][]*slot // by class
 	spare   []*slot   // without memory
@@ -138,7 +140,7 @@ func (m *slotMemory) get(class int) (*slot, error) {
 			if s == nil {
 				break
 			}
-			if m.mapped-m.sizes[other]+size <= m.budget {
+			if !m.fixed && m.mapped-m.sizes[other]+size <= m.budget {
 				if err := m.resize(s, class); err != nil {
 					return nil, err
 				}
@@ -166,9 +168,9 @@ func (m *slotMemory) get(class int) (*slot, error) {
 	return s, nil
 }
 
-// largest is the size that a slot may be resized to, 0 where all have one size.
+// largest is the size that a slot may be resized to, 0 where none is ever resized.
 func (m *slotMemory) largest() int {
-	if len(m.sizes) == 1 {
+	if m.fixed {
 		return 0
 	}
 	return int(slices.Max(m.sizes))

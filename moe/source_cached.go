@@ -128,6 +128,11 @@ func (s *cachedSource) plan(c CacheConfig, pageSize int64) error {
 		return fmt.Errorf("moe: cache budget of %d bytes is below one token's working set: needs %d MiB (%d bytes)",
 			c.BudgetBytes, mebibytes(c.MinBytes), c.MinBytes)
 	}
+	var all int64
+	for _, l := range layers {
+		all += int64(l.Experts) * l.SlotBytes
+	}
+	s.memory.fixed = len(s.memory.sizes) == 1 || all <= c.BudgetBytes
 	policy, err := NewPolicy(c.Policy, ids, c.BudgetBytes)
 	if err != nil {
 		return err

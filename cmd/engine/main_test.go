@@ -471,22 +471,32 @@ func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs for seconds: not in short mode")
 	}
-	sel := filepath.Join(t.TempDir(), "sel.bin")
-	c := child(t, "bench", "--pp", "", "--tg", "64", "--repeat", "100000", "--sel-dump", sel)
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(3500 * time.Millisecond)
-	if err := c.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = c.Wait()
-	st, err := os.Stat(sel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if lost := time.Since(st.ModTime()); lost > 1700*time.Millisecond { // a second, and a loaded machine's delay
-		t.Errorf("last flush %v before the kill", lost)
+	// What was written last was written within the second before the kill; on a busy machine a look at the clock may be
+	// late, so one good try of three is enough.
+	var sel string
+	for try := 1; ; try++ {
+		sel = filepath.Join(t.TempDir(), "sel.bin")
+		c := child(t, "bench", "--pp", "", "--tg", "64", "--repeat", "100000", "--sel-dump", sel)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3500 * time.Millisecond)
+		killed := time.Now()
+		if err := c.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Wait()
+		st, err := os.Stat(sel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost := killed.Sub(st.ModTime())
+		if lost <= 1500*time.Millisecond {
+			break
+		}
+		if try == 3 {
+			t.Fatalf("last flush %v before the kill, three times", lost)
+		}
 	}
 	f, err := os.Open(sel)
 	if err != nil {
