@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"sluice/bench/internal/jsonpos"
 )
 
 // Machine is a processor and its memory.
@@ -87,7 +89,7 @@ func ReadMachines(r io.Reader) ([]Machine, error) {
 		err = json.Unmarshal(b, &entries)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("roofline: machine file: %w", describe(b, err))
+		return nil, fmt.Errorf("roofline: machine file: %w", jsonpos.Describe(b, err))
 	}
 	if len(entries) == 0 {
 		return nil, fmt.Errorf("roofline: machine file has no entry")
@@ -136,21 +138,4 @@ func FindMachine(nameOrPath string) (Machine, error) {
 		return Machine{}, fmt.Errorf("%s: %w", nameOrPath, err)
 	}
 	return ms[0], nil
-}
-
-// describe adds line and column to an error of package json.
-func describe(b []byte, err error) error {
-	var off int64
-	switch e := err.(type) {
-	case *json.SyntaxError:
-		off = e.Offset
-	case *json.UnmarshalTypeError:
-		off = e.Offset
-	default:
-		return err
-	}
-	off = min(max(off-1, 0), int64(len(b)))
-	before := b[:off]
-	line := bytes.Count(before, []byte("\n")) + 1
-	return fmt.Errorf("line %d column %d: %w", line, len(before)-bytes.LastIndexByte(before, '\n'), err)
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"regexp"
 	"strconv"
+
+	"sluice/bench/internal/jsonpos"
 )
 
 // Measured is one measured speed, to be drawn beside the bounds.
@@ -47,7 +49,7 @@ func ReadMeasured(r io.Reader) ([]Measured, error) {
 	}
 	var doc measuredFile
 	if err := json.Unmarshal(b, &doc); err != nil {
-		return nil, fmt.Errorf("roofline: bench document: %w", describe(b, err))
+		return nil, fmt.Errorf("roofline: bench document: %w", jsonpos.Describe(b, err))
 	}
 	if doc.Results == nil {
 		return nil, fmt.Errorf("roofline: bench document: key %q is missing", "results")

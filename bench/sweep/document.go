@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"sluice/bench/internal/jsonpos"
 )
 
 // Document is what a sweep of one mode writes: sweep_prefill.json or sweep_decode.json. The keys that figures read are
@@ -113,7 +115,7 @@ func ReadDocument(r io.Reader) (*Document, error) {
 		Rows *[]rowFile `json:"rows"`
 	}
 	if err := json.Unmarshal(b, &file); err != nil {
-		return nil, fmt.Errorf("sweep: document: %w", describe(b, err))
+		return nil, fmt.Errorf("sweep: document: %w", jsonpos.Describe(b, err))
 	}
 	if file.Rows == nil {
 		return nil, fmt.Errorf("sweep: document: key %q is missing", "rows")

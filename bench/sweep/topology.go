@@ -1,12 +1,13 @@
 package sweep
 
 import (
-	"bytes"
 	"container/heap"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
+
+	"sluice/bench/internal/jsonpos"
 )
 
 // Topology is the machine that latency_ns is modelled on: C cubes in a ring, P processing elements in each, every PE with
@@ -70,7 +71,7 @@ func ReadTopology(r io.Reader) (Topology, error) {
 	}
 	var keys map[string]*float64
 	if err := json.Unmarshal(b, &keys); err != nil {
-		return t, fmt.Errorf("sweep: topology: %w", describe(b, err))
+		return t, fmt.Errorf("sweep: topology: %w", jsonpos.Describe(b, err))
 	}
 	for _, f := range t.fields() {
 		v := keys[f.key]
@@ -84,21 +85,6 @@ func ReadTopology(r io.Reader) (Topology, error) {
 		return t, fmt.Errorf("sweep: topology: key %q is unknown", key)
 	}
 	return t, t.Check()
-}
-
-// describe adds line and column to an error of package json.
-func describe(b []byte, err error) error {
-	var off int64
-	switch e := err.(type) {
-	case *json.SyntaxError:
-		off = e.Offset
-	case *json.UnmarshalTypeError:
-		off = e.Offset
-	default:
-		return err
-	}
-	before := b[:min(max(off-1, 0), int64(len(b)))]
-	return fmt.Errorf("line %d column %d: %w", bytes.Count(before, []byte("\n"))+1, len(before)-bytes.LastIndexByte(before, '\n'), err)
 }
 
 // event is a rank that is ready for its next operation.
