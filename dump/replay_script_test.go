@@ -6,50 +6,20 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-)
 
-// The reader that the script imports, by the contract of the format: key=value tokens of all '#' lines, then a CSV.
-const traceIO = `import csv
-def read_preamble_csv(path):
-    meta, rest = {}, []
-    with open(path, newline="") as f:
-        for line in f:
-            if line.startswith("#"):
-                for word in line[1:].split():
-                    key, eq, value = word.partition("=")
-                    if eq: meta[key] = value
-            else:
-                rest.append(line)
-    return meta, list(csv.DictReader(rest))
-`
+	"sluice/dump/scripttest"
+)
 
 // The replay script that traces were made for reads ours and prints what this side's reader adds up to.
 func TestReplayScriptReadsOurTraces(t *testing.T) {
-	seeds := os.Getenv("SLUICE_SEEDS")
-	if seeds == "" {
-		t.Skip("SLUICE_SEEDS, the directory with the replay script's text, is not set")
-	}
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("no python3 in PATH")
-	}
-	files, _ := filepath.Glob(filepath.Join(seeds, "000*.txt"))
-	if len(files) != 1 {
-		t.Fatalf("%d files 000*.txt in %s", len(files), seeds)
-	}
-	title, script, _ := strings.Cut(string(readFile(t, files[0])), "\n")
-	if !strings.Contains(title, "route-drop-replay.py") {
-		t.Fatalf("first line is %q", title)
-	}
+	python, script := scripttest.Script(t, "000", "route-drop-replay.py")
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "replay.py"), []byte(strings.TrimLeft(script, "\n")), 0o666))
-	must(t, os.WriteFile(filepath.Join(dir, "trace_io.py"), []byte(traceIO), 0o666))
+	scripttest.Write(t, dir, map[string]string{"replay.py": script, "trace_io.py": scripttest.TraceIO})
 	for _, dropping := range []bool{false, true} {
 		path := filepath.Join(dir, fmt.Sprintf("dropping-%v.csv", dropping))
 		writeRandomTrace(t, path, dropping)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"sluice/bench/profile"
+	"sluice/dump/scripttest"
 	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/kernels"
@@ -239,29 +240,11 @@ func writeDemo(t *testing.T) string {
 
 // TestScript runs the script that defined the summary on our files.
 func TestScript(t *testing.T) {
-	seeds := os.Getenv("SLUICE_SEEDS")
-	if seeds == "" {
-		t.Skip("SLUICE_SEEDS, the directory with the summary script's text, is not set")
-	}
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("no python3 in PATH")
-	}
-	files, _ := filepath.Glob(filepath.Join(seeds, "002*.txt"))
-	if len(files) != 1 {
-		t.Fatalf("%d files 002*.txt in %s", len(files), seeds)
-	}
-	text, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, body, _ := strings.Cut(string(text), "\n") // the first line is the script's path
+	python, body := scripttest.Script(t, "002", "profile_summary.py")
 	for _, c := range cases {
 		dir := t.TempDir()
 		script, path := filepath.Join(dir, "summary.py"), filepath.Join(dir, "ops.csv")
-		if err := os.WriteFile(script, []byte(strings.TrimLeft(body, "\n")), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		scripttest.Write(t, dir, map[string]string{"summary.py": body})
 		p := record(t, c.arm, c.streamed, c.cfg)
 		if err := p.Save(path); err != nil {
 			t.Fatal(err)

@@ -10,41 +10,22 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sluice/dump/scripttest"
 )
 
 // summaryScript finds python3 and writes out the script that defined the report. plainSum says that this Python adds up
 // floats one by one; since 3.12 its sum compensates rounding errors, so that only sums without any are comparable.
 func summaryScript(t *testing.T) (python, script string, plainSum bool) {
 	t.Helper()
-	seeds := os.Getenv("SLUICE_SEEDS")
-	if seeds == "" {
-		t.Skip("SLUICE_SEEDS, the directory with the summary script's text, is not set")
-	}
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("no python3 in PATH")
-	}
-	files, _ := filepath.Glob(filepath.Join(seeds, "002*.txt"))
-	if len(files) != 1 {
-		t.Fatalf("%d files 002*.txt in %s", len(files), seeds)
-	}
-	text, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	title, body, _ := strings.Cut(string(text), "\n")
-	if !strings.Contains(title, "profile_summary.py") {
-		t.Fatalf("first line is %q", title)
-	}
-	script = filepath.Join(t.TempDir(), "profile_summary.py")
-	if err := os.WriteFile(script, []byte(strings.TrimLeft(body, "\n")), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	python, body := scripttest.Script(t, "002", "profile_summary.py")
+	dir := t.TempDir()
+	scripttest.Write(t, dir, map[string]string{"profile_summary.py": body})
 	v, err := exec.Command(python, "-c", "import sys; print(sys.version_info < (3, 12))").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return python, script, strings.TrimSpace(string(v)) == "True"
+	return python, filepath.Join(dir, "profile_summary.py"), strings.TrimSpace(string(v)) == "True"
 }
 
 // sameAsScript runs the script in dir on a file there and compares JSON and Markdown with ours, byte for byte.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"sluice/dump/scripttest"
 )
 
 // What the script imports from its neighbour, by the names it uses, and a driver that calls its functions.
@@ -55,36 +55,10 @@ type scriptCase struct {
 
 // The script that the formulas come from agrees on random machines and models.
 func TestScriptAgrees(t *testing.T) {
-	seeds := os.Getenv("SLUICE_SEEDS")
-	if seeds == "" {
-		t.Skip("SLUICE_SEEDS, the directory with the roofline script's text, is not set")
-	}
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("no python3 in PATH")
-	}
-	files, _ := filepath.Glob(filepath.Join(seeds, "004*.txt"))
-	if len(files) != 1 {
-		t.Fatalf("%d files 004*.txt in %s", len(files), seeds)
-	}
-	text, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	title, script, _ := strings.Cut(string(text), "\n")
-	if !strings.Contains(title, "chip_roofline.py") {
-		t.Fatalf("first line is %q", title)
-	}
+	python, script := scripttest.Script(t, "004", "chip_roofline.py")
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "pack"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"pack/chip_roofline.py": strings.TrimLeft(script, "\n"), "pack/model_config.py": scriptConfig,
-		"pack/__init__.py": "", "driver.py": scriptDriver} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
+	scripttest.Write(t, dir, map[string]string{"pack/chip_roofline.py": script, "pack/model_config.py": scriptConfig,
+		"pack/__init__.py": "", "driver.py": scriptDriver})
 	rng := rand.New(rand.NewPCG(9, 10))
 	var cases []scriptCase
 	var reports []*Report

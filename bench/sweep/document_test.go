@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sluice/dump/scripttest"
 )
 
 func document(t *testing.T, mode string) *Document {
@@ -155,44 +157,16 @@ func FuzzReadTopology(f *testing.F) {
 // The plotting script that the document's keys come from draws our rows, unchanged, and its numbers are our figures'. It
 // runs with a stand-in for matplotlib that records what is drawn.
 func TestScriptDrawsOurDocument(t *testing.T) {
-	seeds := os.Getenv("SLUICE_SEEDS")
-	if seeds == "" {
-		t.Skip("SLUICE_SEEDS, the directory with the plotting script's text, is not set")
-	}
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("no python3 in PATH")
-	}
-	files, _ := filepath.Glob(filepath.Join(seeds, "003*.txt"))
-	if len(files) != 1 {
-		t.Fatalf("%d files 003*.txt in %s", len(files), seeds)
-	}
-	text, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	title, script, _ := strings.Cut(string(text), "\n")
-	if !strings.Contains(title, "paper_plot_gqa_prefill_long_ctx_4cases.py") {
-		t.Fatalf("first line is %q", title)
-	}
+	python, script := scripttest.Script(t, "003", "paper_plot_gqa_prefill_long_ctx_4cases.py")
 	root := t.TempDir()
-	dir := filepath.Join(root, "src/kernbench/benches/1H_milestone_output/gqa/long_ctx")
+	const drawn = "src/kernbench/benches/1H_milestone_output/gqa/long_ctx"
+	dir := filepath.Join(root, drawn)
 	doc := document(t, Prefill)
 	b, err := json.Marshal(doc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, text := range map[string]string{
-		filepath.Join(root, "scripts/paper/plot.py"): strings.TrimLeft(script, "\n"),
-		filepath.Join(dir, "sweep_prefill.json"):     string(b),
-	} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
+	scripttest.Write(t, root, map[string]string{"scripts/paper/plot.py": script, drawn + "/sweep_prefill.json": string(b)})
 	stand, err := filepath.Abs("testdata")
 	if err != nil {
 		t.Fatal(err)

@@ -80,7 +80,7 @@ func lintSources(t *testing.T) (*token.FileSet, []*lintFile) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files = append(files, &lintFile{path: name, src: src, ast: tree, test: strings.HasSuffix(name, "_test.go")})
+		files = append(files, &lintFile{path: name, src: src, ast: tree, test: isTest(name)})
 	})
 	if len(files) < 2 {
 		t.Fatalf("found %d Go files under %s: the walk is broken", len(files), lintRoot)
@@ -97,6 +97,11 @@ var lintRooms = map[string][]string{
 	"moe":     {"kernels"},
 	"kernels": {},
 	"dump":    {"moe", "kernels"}, // its replays only; the formats are held apart below
+}
+
+// isTest reports whether a file is part of tests alone: by its name, or in a package that serves only tests.
+func isTest(name string) bool {
+	return strings.HasSuffix(name, "_test.go") || strings.HasSuffix(path.Dir(name), "test")
 }
 
 func TestLintImports(t *testing.T) {
@@ -119,6 +124,9 @@ func TestLintImports(t *testing.T) {
 			ours, ok := strings.CutPrefix(target, lintModule)
 			if !ok {
 				continue
+			}
+			if strings.HasSuffix(ours, "test") {
+				t.Errorf("%s imports %s: that is for tests", f.path, target)
 			}
 			to, _, _ := strings.Cut(ours, "/")
 			if to != room && !slices.Contains(allowed, to) {

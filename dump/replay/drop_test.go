@@ -12,6 +12,7 @@ import (
 
 	"sluice/bench/gen"
 	"sluice/dump"
+	"sluice/dump/scripttest"
 	"sluice/moe"
 )
 
@@ -286,22 +287,9 @@ func TestDropBadInput(t *testing.T) {
 
 // The format's own script and this package print the same of a trace that neither has seen.
 func TestDropEqualsScript(t *testing.T) {
-	seeds := os.Getenv("SLUICE_SEEDS")
-	if seeds == "" {
-		t.Skip("SLUICE_SEEDS, the directory with the replay script's text, is not set")
-	}
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("no python3 in PATH")
-	}
-	files, _ := filepath.Glob(filepath.Join(seeds, "000*.txt"))
-	if len(files) != 1 {
-		t.Fatalf("%d files 000*.txt in %s", len(files), seeds)
-	}
-	_, script, _ := strings.Cut(readFile(t, files[0]), "\n")
+	python, script := scripttest.Script(t, "000", "route-drop-replay.py")
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "replay.py"), []byte(strings.TrimLeft(script, "\n")), 0o666))
-	must(t, os.WriteFile(filepath.Join(dir, "trace_io.py"), []byte(traceIO), 0o666))
+	scripttest.Write(t, dir, map[string]string{"replay.py": script, "trace_io.py": scripttest.TraceIO})
 	for seed, frac := range []float64{0, 0.6} {
 		c := smallTrace(uint64(seed))
 		c.Frac, c.Chunk, c.Unequal = frac, 4, true
@@ -316,18 +304,3 @@ func TestDropEqualsScript(t *testing.T) {
 		}
 	}
 }
-
-// The reader that the script imports, by the contract of the format.
-const traceIO = `import csv
-def read_preamble_csv(path):
-    meta, rest = {}, []
-    with open(path, newline="") as f:
-        for line in f:
-            if line.startswith("#"):
-                for word in line[1:].split():
-                    key, eq, value = word.partition("=")
-                    if eq: meta[key] = value
-            else:
-                rest.append(line)
-    return meta, list(csv.DictReader(rest))
-`
