@@ -54,8 +54,8 @@ func subject(t testing.TB, m *engine.Model, v Variant, budget int64) Subject {
 
 func TestMeasureSpeed(t *testing.T) {
 	m := openDemo(t)
-	a := subject(t, m, Variant{"0", 0, "host", 0, 2}, 0)
-	b := subject(t, m, Variant{"4", 0, "table", 4, 1}, moe.WorkingSet(m.Layout, m.NExpertUsed))
+	a := subject(t, m, Variant{"0", 0, "host", 0, 2, 0}, 0)
+	b := subject(t, m, Variant{"4", 0, "table", 4, 1, 0}, moe.WorkingSet(m.Layout, m.NExpertUsed))
 	var turns []string
 	a.Enter, b.Enter = func() { turns = append(turns, "a") }, func() { turns = append(turns, "b") }
 	var told []int
@@ -207,18 +207,18 @@ func TestMeasureSpeedRefuses(t *testing.T) {
 }
 
 func TestVariants(t *testing.T) {
-	vs, notes := Axes{[]string{"0", "64"}, []float64{0, 0.5}, []string{"host", "table"}, []int{2, 4}, []int{1}}.Variants()
+	vs, notes := Axes{[]string{"0", "64"}, []float64{0, 0.5}, []string{"host", "table"}, []int{2, 4}, []int{1}, nil}.Variants()
 	var got []string
 	for _, v := range vs {
 		got = append(got, v.String())
 	}
 	// With a cache 2 x 2 x 2, without one neither lanes nor dropping.
-	if len(vs) != 10 || len(notes) != 1 || got[0] != "cache-mb 64, drop-cold-experts 0, arm host, io-threads 2, threads 1" ||
-		got[9] != "cache-mb 0, drop-cold-experts 0, arm table, io-threads 0, threads 1" {
+	if len(vs) != 10 || len(notes) != 1 || got[0] != "cache-mb 64, drop-cold-experts 0, arm host, io-threads 2, threads 1, n-expert-used 0" ||
+		got[9] != "cache-mb 0, drop-cold-experts 0, arm table, io-threads 0, threads 1, n-expert-used 0" {
 		t.Errorf("%d variants, notes %q:\n%s", len(vs), notes, strings.Join(got, "\n"))
 	}
 	// A single wrong setting stays, for whoever checks settings to refuse.
-	if vs, notes := (Axes{[]string{"0"}, []float64{0.5}, []string{"host"}, []int{4}, []int{1}}).Variants(); len(vs) != 1 || notes != nil || vs[0].IOThreads != 4 {
+	if vs, notes := (Axes{[]string{"0"}, []float64{0.5}, []string{"host"}, []int{4}, []int{1}, nil}).Variants(); len(vs) != 1 || notes != nil || vs[0].IOThreads != 4 {
 		t.Errorf("%v %q", vs, notes)
 	}
 }

@@ -30,17 +30,19 @@ func Probe(ctx context.Context, results []Speed, available int64) (*probe.Result
 }
 
 // SetLimits fills in the limits. A token must read the weights that it did read and its keys and values, and multiply with
-// its active parameters (two operations each, and four for each value of attention); used is experts per token. Reads from
-// storage are not in it: a streamed run's fraction says how far it is from the same run in memory.
+// its active parameters (two operations each, and four for each value of attention); used is experts per token where a
+// result does not say. Reads from storage are not in it: a streamed run's fraction says how far it is from the same run in memory.
 func SetLimits(results []Speed, m *engine.Model, used int, p *probe.Result) error {
 	_, w, err := roofline.FromGGUF(m.File, 2)
 	if err != nil {
 		return err
 	}
-	w.Used = used
-	params := w.ActiveParams()
 	for i := range results {
 		r := &results[i]
+		if w.Used = used; r.Config.NExpertUsed > 0 {
+			w.Used = r.Config.NExpertUsed
+		}
+		params := w.ActiveParams()
 		l := &Limit{}
 		for _, b := range p.Memory {
 			if b.Threads == r.Config.Threads {

@@ -16,25 +16,46 @@ type Variant struct {
 	Arm       string  `json:"arm"`
 	IOThreads int     `json:"io_threads"` // 0: the default, or no cache
 	Threads   int     `json:"threads"`
+	// NExpertUsed is experts per token; 0: the model's.
+	NExpertUsed int `json:"n_expert_used"`
 }
 
-// Axes are the lists that a matrix is made of; none is empty.
+// Axes are the lists that a matrix is made of; none is empty but NExpertUsed, which may be.
 type Axes struct {
 	CacheMB   []string
 	Drop      []float64
 	Arm       []string
 	IOThreads []int
 	Threads   []int
+	// NExpertUsed: the thresholds of Drop go with the first of them; the others are what dropping is held against, and drop
+	// nothing.
+	NExpertUsed []int
 }
 
-// Variants is the product of the lists, the last axis running fastest. Combinations that mean nothing are left out, with a
-// note: dropping without a cache, and lanes without one, where lists ask for both. Settings with a cache come first.
+// Variants is the product of the lists, the last axis running fastest, but for NExpertUsed. Combinations that mean nothing
+// are left out, with a note: dropping without a cache, and lanes without one, where lists ask for both. Settings with a
+// cache come first.
 func (a Axes) Variants() (vs []Variant, notes []string) {
+	type choice struct {
+		drop float64
+		used int
+	}
+	used := a.NExpertUsed
+	if len(used) == 0 {
+		used = []int{0}
+	}
+	var choices []choice
+	for _, drop := range a.Drop {
+		choices = append(choices, choice{drop, used[0]})
+	}
+	for _, n := range used[1:] {
+		choices = append(choices, choice{0, n})
+	}
 	seen := map[Variant]bool{}
 	for _, mb := range a.CacheMB {
-		for _, drop := range a.Drop {
-			if mb == "0" && drop > 0 && (len(a.CacheMB) > 1 || len(a.Drop) > 1) {
-				notes = append(notes, fmt.Sprintf("left out: drop threshold %g without an expert cache drops nothing", drop))
+		for _, c := range choices {
+			if mb == "0" && c.drop > 0 && (len(a.CacheMB) > 1 || len(a.Drop) > 1) {
+				notes = append(notes, fmt.Sprintf("left out: drop threshold %g without an expert cache drops nothing", c.drop))
 				continue
 			}
 			for _, arm := range a.Arm {
@@ -43,7 +64,7 @@ func (a Axes) Variants() (vs []Variant, notes []string) {
 						lanes = 0
 					}
 					for _, threads := range a.Threads {
-						v := Variant{mb, drop, arm, lanes, threads}
+						v := Variant{mb, c.drop, arm, lanes, threads, c.used}
 						if !seen[v] {
 							seen[v] = true
 							vs = append(vs, v)
@@ -81,6 +102,7 @@ func (v Variant) keys() [][2]string {
 		{"arm", v.Arm},
 		{"io-threads", strconv.Itoa(v.IOThreads)},
 		{"threads", strconv.Itoa(v.Threads)},
+		{"n-expert-used", strconv.Itoa(v.NExpertUsed)},
 	}
 }
 

@@ -33,6 +33,14 @@ func WriteTable(to io.Writer, results []Speed) error {
 	if streams {
 		head = append(head, "storage MB/token")
 	}
+	drops := slices.ContainsFunc(results, func(r Speed) bool { return r.Dropped > 0 || r.WeightLost > 0 })
+	if drops {
+		head = append(head, "dropped %", "weight lost %")
+	}
+	topK := slices.ContainsFunc(results, func(r Speed) bool { return r.TopK != nil })
+	if topK {
+		head = append(head, "top-k at equal bytes", "its tokens/s", "its weight lost %")
+	}
 	if limits {
 		head = append(head, "machine GB/s", "limit tokens/s", "of limit %", "bound")
 	}
@@ -54,6 +62,14 @@ func WriteTable(to io.Writer, results []Speed) error {
 		row = append(row, fixed(r.WeightBytes/1e6, 3), fixed(r.Bandwidth/1e9, 2))
 		if streams {
 			row = append(row, fixed(r.ReadBytes/1e6, 3))
+		}
+		if drops {
+			row = append(row, fixed(100*r.Dropped, 2), fixed(100*r.WeightLost, 2))
+		}
+		if k := r.TopK; k != nil {
+			row = append(row, fixed(k.NExpertUsed, 2), fixed(k.TPS, 2), fixed(100*k.WeightLost, 2))
+		} else if topK {
+			row = append(row, "", "", "")
 		}
 		if l := r.Limit; l != nil {
 			row = append(row, fixed(l.Bandwidth/1e9, 2), fixed(l.TPS, 2), fixed(100*l.Fraction, 1), l.Bound)
@@ -96,10 +112,11 @@ func WriteCSV(to io.Writer, f Facts, results []Speed) error {
 		line("warning", w)
 	}
 	w := csv.NewWriter(b)
-	w.Write([]string{"test", "tokens", "depth", "cache_mb", "drop_cold_experts", "arm", "io_threads", "threads", "tokens_per_second",
+	w.Write([]string{"test", "tokens", "depth", "cache_mb", "drop_cold_experts", "arm", "io_threads", "threads", "n_expert_used", "tokens_per_second",
 		"min_tokens_per_second", "max_tokens_per_second", "spread_percent", "ttft_seconds", "rounds", "weight_bytes_per_token",
 		"read_bytes_per_token", "bytes_per_second", "machine_bytes_per_second", "machine_flops_per_second", "limit_tokens_per_second",
-		"limit_fraction", "bound"})
+		"limit_fraction", "bound", "dropped_share", "weight_lost", "equal_bytes_n_expert_used", "equal_bytes_tokens_per_second",
+		"equal_bytes_weight_lost"})
 	num := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 	for i := range results {
 		r := &results[i]
@@ -117,6 +134,12 @@ func WriteCSV(to io.Writer, f Facts, results []Speed) error {
 			row = append(row, num(l.Bandwidth), num(l.Flops), num(l.TPS), num(l.Fraction), l.Bound)
 		} else {
 			row = append(row, "", "", "", "", "")
+		}
+		row = append(row, num(r.Dropped), num(r.WeightLost))
+		if k := r.TopK; k != nil {
+			row = append(row, num(k.NExpertUsed), num(k.TPS), num(k.WeightLost))
+		} else {
+			row = append(row, "", "", "")
 		}
 		w.Write(row)
 	}

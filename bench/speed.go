@@ -43,12 +43,16 @@ type Speed struct {
 
 	WeightBytes float64 `json:"weight_bytes_per_token"` // read by the kernels, means of the timed rounds
 	ReadBytes   float64 `json:"read_bytes_per_token"`   // of experts from storage, padding included
-	Bandwidth   float64 `json:"bytes_per_second"`       // weight bytes by the median time
+	Dropped     float64 `json:"dropped_share"`          // of the routed experts
+	WeightLost  float64 `json:"weight_lost"`            // share of the routed weight: dropped, or left out by fewer experts (SetWeightLost)
+	TopK        *TopK   `json:"top_k_at_equal_bytes,omitempty"`
+	Bandwidth   float64 `json:"bytes_per_second"` // weight bytes by the median time
 
 	Limit *Limit `json:"limit"` // nil: the machine was not measured
 
-	ttft []float64
-	kv   float64 // bytes of keys and values that a token needs
+	ttft  []float64
+	kv    float64 // bytes of keys and values that a token needs
+	drops engine.DropCount
 }
 
 // prefill says which of the two kinds a test is.
@@ -147,7 +151,7 @@ func (r *Speed) time(ctx context.Context, s *engine.Session, nVocab int, c Speed
 		}
 	}
 	ids := tokens(c.Seed, uint64(round+1)<<32|uint64(r.Tokens), r.Tokens, nVocab)
-	weights, read := s.WeightBytes(), s.SourceStats().BytesRead
+	weights, read, drops := s.WeightBytes(), s.SourceStats().BytesRead, s.Drops()
 	var sec, ttft float64
 	start := time.Now()
 	if r.prefill() {
@@ -172,6 +176,7 @@ func (r *Speed) time(ctx context.Context, s *engine.Session, nVocab int, c Speed
 	r.Seconds, r.ttft = append(r.Seconds, sec), append(r.ttft, ttft)
 	r.WeightBytes += float64(s.WeightBytes() - weights)
 	r.ReadBytes += float64(s.SourceStats().BytesRead - read)
+	r.dropped(drops, s.Drops())
 	return nil
 }
 
@@ -197,6 +202,7 @@ func (r *Speed) summarise(rounds int) {
 	r.WeightBytes /= n * float64(rounds)
 	r.ReadBytes /= n * float64(rounds)
 	r.Bandwidth = r.WeightBytes * r.TPS
+	r.shares()
 }
 
 // median of ascending values.

@@ -43,11 +43,15 @@ func TestReplayScriptReadsOurTraces(t *testing.T) {
 func writeRandomTrace(t *testing.T, path string, dropping bool) {
 	const nLayer, nExpert, k = 4, 16, 4
 	w, err := CreateTrace(path, TraceMeta{Model: "a = b.gguf", Arch: "qwen3moe", NLayer: nLayer, NExpert: nExpert, NUsed: k,
-		Layers: []TraceLayer{{0, 1000, 10}, {1, 1000, 10}, {2, 900, 10}, {3, 900, 10}}, Extra: [][2]string{{"seed", "1"}, {"flags", "-t 4 x=y"}}})
+		Layers: []TraceLayer{{0, 1000, 10}, {1, 1000, 10}, {2, 900, 10}, {3, 900, 10}}, Extra: [][2]string{{"seed", "1"}, {"flags", "-t 4 x=y"}},
+		Ahead: dropping}) // columns that the script does not know
 	must(t, err)
 	rng := rand.New(rand.NewPCG(7, 8))
 	call := func(phase, pos0, layer, tokens int) {
 		c := TraceCall{Phase: phase, Pos0: pos0, Layer: layer, T: tokens, K: k, Resident: make([]uint8, nExpert), ReadBytes: make([]int64, nExpert)}
+		if dropping {
+			c.Ahead, c.AheadBytes = []int32{int32(layer), 9}, 900
+		}
 		for e := range nExpert {
 			if c.Resident[e] = uint8(rng.IntN(3)); c.Resident[e] == Miss {
 				c.ReadBytes[e] = 900 + int64(e)

@@ -12,10 +12,18 @@ import (
 const (
 	traceMagic   = "# route_trace v1"
 	traceHeader  = "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes,dropped"
+	aheadHeader  = "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes," + AheadColumn + "," + AheadBytesColumn + ",dropped"
 	maxTraceLine = 64 << 10 // bytes of one line with its end
 	maxTraceID   = 1 << 16  // layers, slots and experts stay below: a reader's tables stay small
 	maxTraceInt  = 1<<31 - 1
 	maxExtra     = 4096 // keys
+)
+
+// The columns of a run that reads ahead (TraceMeta.Ahead), which readers that do not know them take as text. They stand
+// before the last one, so that a cut within a row can still be seen.
+const (
+	AheadColumn      = "ahead"       // experts of the next layer that the call asked for, the most wanted first, with a space between
+	AheadBytesColumn = "ahead_bytes" // what of them was read
 )
 
 // TraceMeta is the preamble of a route trace.
@@ -24,6 +32,7 @@ type TraceMeta struct {
 	NLayer, NExpert, NUsed int    // n_layer, n_expert, n_expert_used; 0: not stated
 	Layers                 []TraceLayer
 	Extra                  [][2]string // further key, value pairs in file order
+	Ahead                  bool        // the rows tell what was read ahead; of a trace that is read, see TraceReader.ExtraColumns
 }
 
 // TraceLayer is what one layer weighs.
@@ -85,6 +94,9 @@ func appendPreamble(b []byte, m *TraceMeta) ([]byte, error) {
 		if len(line) > maxTraceLine {
 			return nil, fmt.Errorf("preamble line of %d bytes, at most %d: %.40q", len(line), maxTraceLine, line)
 		}
+	}
+	if m.Ahead {
+		return append(b, aheadHeader+"\n"...), nil
 	}
 	return append(b, traceHeader+"\n"...), nil
 }

@@ -21,8 +21,12 @@ const (
 	Decode  = 1
 )
 
-// longer than any row: nine integers of at most 19 digits, a weight of at most 13 characters, separators
-const maxTraceRow = 256
+// longer than any row: ten integers of at most 19 digits, a weight of at most 13 characters, separators; and what an
+// expert read ahead adds
+const (
+	maxTraceRow   = 256
+	maxTraceAhead = 6
+)
 
 // TraceWriter writes a route trace. The nil *TraceWriter is the disarmed trace: all its methods do nothing. Safe for
 // concurrent use; the rows of one call stay together.
@@ -31,6 +35,7 @@ type TraceWriter struct {
 	notes   []string
 	nLayer  int
 	nExpert int
+	ahead   bool     // see TraceMeta.Ahead
 	first   []uint64 // by expert: number of the call whose first row of that expert was written last
 	call    uint64
 }
@@ -65,7 +70,7 @@ func CreateTrace(path string, meta TraceMeta) (*TraceWriter, error) {
 }
 
 func newTraceWriter(path string, f file, meta *TraceMeta) *TraceWriter {
-	w := &TraceWriter{nLayer: meta.NLayer, nExpert: meta.NExpert, first: make([]uint64, meta.NExpert)}
+	w := &TraceWriter{nLayer: meta.NLayer, nExpert: meta.NExpert, ahead: meta.Ahead, first: make([]uint64, meta.NExpert)}
 	w.sink.start(path, f, 0, wholeLines)
 	return w
 }
@@ -86,10 +91,16 @@ type TraceCall struct {
 	Resident    []uint8   // by expert: Miss, Hit or HitPrefetch before the call; nil: all Hit
 	ReadBytes   []int64   // by expert: bytes read for this call, 0 for none; nil: none at all
 	Dropped     []bool    // T x K; nil: none
+
+	// With TraceMeta.Ahead: the experts of the next layer (the first one's after the last) that the call asked for ahead of
+	// their demand, the most wanted first, and the bytes of those that had to be read.
+	Ahead      []int32
+	AheadBytes int64
 }
 
 // Call appends one row per routed expert, token-major: step is Pos0 plus the token's index, and the bytes of an expert
-// stand on the call's first row with that expert, whichever token it is. What the format or the preamble cannot hold
+// stand on the call's first row with that expert, whichever token it is; what was asked for ahead stands on the first row
+// of all. What the format or the preamble cannot hold
 // (negative numbers, ids not below n_layer and n_expert where those are stated, lengths that do not fit T x K, a
 // residency above 2) is an error, and then nothing of the call is recorded. After a write error every call returns that
 // error. A nil receiver returns nil at once. c is not kept; no allocation, except when experts appear whose ids are
@@ -117,7 +128,11 @@ func (w *TraceWriter) record(c *TraceCall) error {
 	w.call++
 	now := time.Now()
 	for i, e := range c.Expert {
-		if err := s.room(maxTraceRow, now); err != nil {
+		room := maxTraceRow
+		if i == 0 {
+			room += maxTraceAhead * len(c.Ahead)
+		}
+		if err := s.room(room, now); err != nil {
 			return err
 		}
 		weight, residency, bytes, dropped := float32(math.NaN()), uint8(Hit), int64(0), byte('0')
@@ -144,10 +159,27 @@ func (w *TraceWriter) record(c *TraceCall) error {
 		b = append(appendWeight(b, weight), ',')
 		b = append(strconv.AppendInt(b, int64(residency), 10), ',')
 		b = append(strconv.AppendInt(b, bytes, 10), ',')
+		if w.ahead {
+			b = appendAhead(b, c, i == 0)
+		}
 		s.buf = append(b, dropped, '\n')
 		s.records.Add(1)
 	}
 	return s.done(now)
+}
+
+// appendAhead appends the two columns of what is read ahead; they are empty but on a call's first row.
+func appendAhead(b []byte, c *TraceCall, first bool) []byte {
+	if !first {
+		return append(b, ',', ',')
+	}
+	for i, e := range c.Ahead {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		b = strconv.AppendInt(b, int64(e), 10)
+	}
+	return append(strconv.AppendInt(append(b, ','), c.AheadBytes, 10), ',')
 }
 
 // appendWeight formats as C's printf("%.6g"), with which the format's first writer defines the column. Go's 'g' is
@@ -184,6 +216,17 @@ func (w *TraceWriter) check(c *TraceCall) error {
 		return fmt.Errorf("trace: layer %d: %d drop flags for %d experts", c.Layer, len(c.Dropped), n)
 	}
 	limit := limitOr(w.nExpert)
+	switch {
+	case !w.ahead && (len(c.Ahead) > 0 || c.AheadBytes != 0):
+		return fmt.Errorf("trace: layer %d: %d experts read ahead, but the trace was opened without columns for them", c.Layer, len(c.Ahead))
+	case c.AheadBytes < 0 || len(c.Ahead) > maxAhead:
+		return fmt.Errorf("trace: layer %d: %d experts, %d bytes read ahead: want at most %d, and 0 or more", c.Layer, len(c.Ahead), c.AheadBytes, maxAhead)
+	}
+	for _, e := range c.Ahead {
+		if e < 0 || int(e) >= limit {
+			return fmt.Errorf("trace: layer %d: expert %d read ahead, want 0..%d", c.Layer, e, limit-1)
+		}
+	}
 	if c.Resident != nil {
 		limit = min(limit, len(c.Resident))
 	}
@@ -207,6 +250,9 @@ func (w *TraceWriter) check(c *TraceCall) error {
 	return nil
 }
 
+// maxAhead keeps a row within a line that readers take.
+const maxAhead = (maxTraceLine - maxTraceRow) / maxTraceAhead
+
 // limitOr is the count that a preamble states, or the format's own bound where it states none.
 func limitOr(stated int) int {
 	if stated > 0 {
@@ -214,6 +260,9 @@ func limitOr(stated int) int {
 	}
 	return maxTraceID
 }
+
+// TakesAhead tells whether calls may say what was read ahead (TraceMeta.Ahead).
+func (w *TraceWriter) TakesAhead() bool { return w != nil && w.ahead }
 
 // Rows is how many rows this writer has taken. After a write error it is the number that are whole in the file. Safe
 // to call while another goroutine records.

@@ -38,7 +38,7 @@ type qkvJob struct {
 func (j *qkvJob) run(ly *layer, n int) {
 	j.ly, j.n = ly, n
 	j.nbQ, j.nbK = blocks(ly.wq.Rows), blocks(ly.wk.Rows)
-	j.f.s.team.Run(j.nbQ+j.nbK+blocks(ly.wv.Rows), 1, j)
+	j.f.team.Run(j.nbQ+j.nbK+blocks(ly.wv.Rows), 1, j)
 }
 
 func (j *qkvJob) Do(_, lo, hi int) {
@@ -69,11 +69,11 @@ type placeJob struct {
 
 func (j *placeJob) run(il int, ly *layer, n int) {
 	j.il, j.ly = il, ly
-	j.f.s.team.Run(n, 1, j)
+	j.f.team.Run(n, 1, j)
 }
 
 func (j *placeJob) Do(_, lo, hi int) {
-	f, ly, h := j.f, j.ly, &j.f.s.m.Hparams
+	f, ly, h := j.f, j.ly, &j.f.m.Hparams
 	nQ, nKV := h.NHead*h.HeadDim, h.NKVHead*h.HeadDim
 	for t := lo; t < hi; t++ {
 		pos := f.pos + t
@@ -87,16 +87,16 @@ func (j *placeJob) Do(_, lo, hi int) {
 		if ly.bv != nil {
 			kernels.Add(v, ly.bv)
 		}
-		cos, sin := f.s.rope.Cos(pos), f.s.rope.Sin(pos)
+		cos, sin := f.rope.Cos(pos), f.rope.Sin(pos)
 		j.heads(q, ly.qNorm, cos, sin)
 		j.heads(k, ly.kNorm, cos, sin)
-		f.s.kv.put(j.il, pos, k, v)
+		f.kv.put(j.il, pos, k, v)
 	}
 }
 
 // heads normalises and rotates the heads of one token's queries or keys, in place.
 func (j *placeJob) heads(x, norm, cos, sin []float32) {
-	h, a := &j.f.s.m.Hparams, j.f.s.m.arch
+	h, a := &j.f.m.Hparams, j.f.m.arch
 	if a.qkNorm == qkNormRow {
 		kernels.RMSNorm(x, x, norm, h.NormEps)
 	}
@@ -121,11 +121,11 @@ type attendJob struct {
 
 func (j *attendJob) run(il, n int) {
 	j.il, j.n = il, n
-	j.f.s.team.Run((n+attendTokens-1)/attendTokens*j.f.s.m.NKVHead, 1, j)
+	j.f.team.Run((n+attendTokens-1)/attendTokens*j.f.m.NKVHead, 1, j)
 }
 
 func (j *attendJob) Do(_, lo, hi int) {
-	f, h, c := j.f, &j.f.s.m.Hparams, &j.f.s.kv
+	f, h, c := j.f, &j.f.m.Hparams, &j.f.kv
 	nQ, heads := h.NHead*h.HeadDim, h.NHead/h.NKVHead
 	scale := float32(1 / math.Sqrt(float64(h.HeadDim)))
 	for i := lo; i < hi; i++ {
@@ -179,7 +179,7 @@ func (j *quantJob) run(n int, src []float32, dst *actSet, kinds kindSet) {
 // runFrom is run for the n rows from row0 on.
 func (j *quantJob) runFrom(row0, n int, src []float32, dst *actSet, kinds kindSet) {
 	j.src, j.dst, j.kinds, j.row0 = src, dst, kinds, row0
-	j.f.s.team.Run(n, 1, j)
+	j.f.team.Run(n, 1, j)
 }
 
 func (j *quantJob) Do(_, lo, hi int) {
@@ -197,7 +197,7 @@ type projJob struct {
 
 func (j *projJob) run(ly *layer, n int) {
 	j.ly, j.n = ly, n
-	j.f.s.team.Run(blocks(ly.wo.Rows), 1, j)
+	j.f.team.Run(blocks(ly.wo.Rows), 1, j)
 }
 
 func (j *projJob) Do(_, lo, hi int) {

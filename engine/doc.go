@@ -7,7 +7,8 @@
 //	weights.go   tensors found by full name, shapes checked, everything in the file accounted for
 //	experts.go   where each expert's bytes lie in the file, for package moe
 //	session.go   one conversation: KV cache, expert source, scratch memory, position
-//	forward.go   one chunk of tokens through all layers
+//	walk.go      what computes a session's passes: this processor, or a device (view.go: the weights it takes)
+//	forward.go   one chunk of tokens through all layers, on this processor
 //	attention.go, ffn.go  the two halves of a layer as jobs for the worker team
 //	sampler.go   logits to a token
 //	generate.go  prompt to text, with stop rules and separate clocks for prefill and decode

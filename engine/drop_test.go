@@ -20,7 +20,8 @@ func dropRun(t *testing.T, m *engine.Model, ids []int32, cfg engine.SessionConfi
 	}
 	cfg.Source = src
 	path := t.TempDir() + "/route.csv"
-	meta := dump.TraceMeta{Model: "m", Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: m.NExpertUsed}
+	meta := dump.TraceMeta{Model: "m", Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: m.NExpertUsed,
+		Ahead: cfg.Prefetch != "" && cfg.Prefetch != engine.PrefetchOff}
 	for il := range m.NLayer {
 		meta.Layers = append(meta.Layers, dump.TraceLayer{Layer: il, ExpertBytes: m.Layout.ExpertBytes(il), DenseBytes: m.LayerDenseBytes(il)})
 	}

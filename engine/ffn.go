@@ -40,11 +40,11 @@ type ffnScratch struct {
 }
 
 func (s *ffnScratch) init(f *forward, T, ffShared int) {
-	m := f.s.m
+	m := f.m
 	s.f = f
 	const bytes = 10 // of a hidden value: two float32 and its quantised form
-	s.hidden = actSet{n: m.NFFExpert, rows: rowsIn(hiddenBytes, bytes*m.NFFExpert, T*f.s.cfg.NExpertUsed), exact: f.s.cfg.ExactActs}
-	s.shared = actSet{n: ffShared, rows: rowsIn(hiddenBytes, bytes*max(1, ffShared), T), exact: f.s.cfg.ExactActs}
+	s.hidden = actSet{n: m.NFFExpert, rows: rowsIn(hiddenBytes, bytes*m.NFFExpert, T*f.cfg.NExpertUsed), exact: f.cfg.ExactActs}
+	s.shared = actSet{n: ffShared, rows: rowsIn(hiddenBytes, bytes*max(1, ffShared), T), exact: f.cfg.ExactActs}
 	size := max(s.hidden.rows*m.NFFExpert, s.shared.rows*ffShared)
 	s.gate, s.up = make([]float32, size), make([]float32, size)
 	s.units, s.sums = make([]ffnUnit, 0, m.NExpert), make([]ffnUnit, 0, m.NExpert)
@@ -86,23 +86,20 @@ func (f *forward) moeLayer(ctx context.Context, il int, ly *layer, n int, ph pha
 
 // selectExperts runs the arm and the selection dump's tap, and counts what was dropped.
 func (f *forward) selectExperts(il, n int, ph phase) error {
-	s, c := f.s, &f.call
+	c := &f.call
 	f.residency(il)
-	*c = moe.Call{Layer: il, T: n, Pos0: f.pos, Router: s.router, Logits: f.rlog[:n*s.m.NExpert],
+	*c = moe.Call{Layer: il, T: n, Pos0: f.pos, Router: f.router, Logits: f.rlog[:n*f.m.NExpert],
 		Resident: f.resident, Sel: f.sel, Table: f.table}
-	if ph == phaseDecode || s.cfg.DropInPrefill {
-		c.Drop = s.drop
+	if ph == phaseDecode || f.cfg.DropInPrefill {
+		c.Drop = f.drop
 	}
-	if err := s.arm.Route(c); err != nil {
+	if err := f.arm.Route(c); err != nil {
 		return fmt.Errorf("engine: %w", err)
 	}
-	s.drops.Routed += int64(c.Routed)
-	s.drops.Dropped += int64(c.Dropped)
-	s.drops.Mass += c.Mass
-	s.drops.MassDropped += c.MassDropped
-	if s.cfg.SelDump != nil {
-		k := s.cfg.NExpertUsed
-		return s.cfg.SelDump.Record(il, n, k, f.sel.Expert[:n*k], f.sel.Weight[:n*k])
+	f.drops.add(c)
+	if f.cfg.SelDump != nil {
+		k := f.cfg.NExpertUsed
+		return f.cfg.SelDump.Record(il, n, k, f.sel.Expert[:n*k], f.sel.Weight[:n*k])
 	}
 	return nil
 }
@@ -114,7 +111,7 @@ func (f *forward) selectExperts(il, n int, ph phase) error {
 func (f *forward) runExperts(ctx context.Context, il int, ly *layer, n int, ph phase) error {
 	t, s := f.table, &f.ffn
 	f.ids = f.ids[:0]
-	for e := range f.s.m.NExpert {
+	for e := range f.m.NExpert {
 		if t.Offsets[e+1] > t.Offsets[e] {
 			f.ids = append(f.ids, int32(e))
 		}
@@ -170,7 +167,7 @@ func (f *forward) runExperts(ctx context.Context, il int, ly *layer, n int, ph p
 // sharedUnit makes the shared expert, for the tokens t0 to t1, the only unit of the pass and of its sum.
 func (s *ffnScratch) sharedUnit(il int, ly *layer, t0, t1 int) {
 	f := s.f
-	s.il, s.op, s.ff, s.act = il, OpSharedGateUp, f.s.m.NFFShared, &s.shared
+	s.il, s.op, s.ff, s.act = il, OpSharedGateUp, f.m.NFFShared, &s.shared
 	s.units = append(s.units[:0], ffnUnit{gate: ly.sharedG, up: ly.sharedUp, down: ly.sharedDownM,
 		tokens: f.ident[t0:t1], weight: f.shared[t0:t1]})
 	s.sums = append(s.sums[:0], s.units[0])
@@ -188,16 +185,16 @@ func (e *expertMat) of(data []byte) kernels.Mat {
 
 // record writes the layer call to the route trace.
 func (f *forward) record(il, n int, ph phase) error {
-	s := f.s
-	if s.cfg.Trace == nil {
+	if f.cfg.Trace == nil {
 		return nil
 	}
-	k := s.cfg.NExpertUsed
+	k := f.cfg.NExpertUsed
 	c := &f.trace
-	c.Turn, c.Phase, c.Pos0, c.Layer, c.T, c.K = s.turn, int(ph), f.pos, il, n, k
+	c.Turn, c.Phase, c.Pos0, c.Layer, c.T, c.K = f.turn, int(ph), f.pos, il, n, k
 	c.Expert, c.Weight, c.Dropped = f.sel.Expert[:n*k], f.sel.Weight[:n*k], f.sel.Dropped[:n*k]
 	c.Resident, c.ReadBytes = f.resident, f.read
-	return s.cfg.Trace.Call(c)
+	c.Ahead, c.AheadBytes = f.ahead.asked, f.ahead.read
+	return f.cfg.Trace.Call(c)
 }
 
 // routeJob computes router logits, always from float32 activations.
@@ -209,7 +206,7 @@ type routeJob struct {
 
 func (j *routeJob) run(ly *layer, n int) {
 	j.ly, j.n = ly, n
-	j.f.s.team.Run(blocks(ly.router.Rows), 1, j)
+	j.f.team.Run(blocks(ly.router.Rows), 1, j)
 }
 
 func (j *routeJob) Do(_, lo, hi int) {
@@ -224,7 +221,7 @@ func (s *ffnScratch) hide(row0, rows int) {
 	f, units := s.f, len(s.units)
 	read, mem := s.origin(s.units)
 	t := f.rec.begin()
-	f.s.team.Run(units*blocks(s.ff), 1, &s.gateUp)
+	f.team.Run(units*blocks(s.ff), 1, &s.gateUp)
 	f.rec.endExperts(t, s.op, s.il, rows, units, read, mem)
 	t = f.rec.begin()
 	f.quant.runFrom(row0, rows, s.gate, s.act, kindOf(s.act.kind(s.units[0].down.Type)))
@@ -241,7 +238,7 @@ func (s *ffnScratch) addUp() {
 	}
 	read, mem := s.origin(s.sums)
 	t := f.rec.begin()
-	f.s.team.Run(blocks(f.s.m.NEmbd), 1, &s.down)
+	f.team.Run(blocks(f.m.NEmbd), 1, &s.down)
 	f.rec.endExperts(t, s.op+2, s.il, rows, len(s.sums), read, mem)
 	f.touched += int64(len(s.sums) * len(s.sums[0].down.Data))
 }
@@ -286,7 +283,7 @@ type downJob struct{ s *ffnScratch }
 
 func (j *downJob) Do(_, lo, hi int) {
 	s, f := j.s, j.s.f
-	E := f.s.m.NEmbd
+	E := f.m.NEmbd
 	r0, r1 := blockRows(lo, hi, E)
 	for i := range s.sums {
 		u := &s.sums[i]

@@ -41,10 +41,21 @@ func rowsIn(bound, rowBytes, want int) int { return min(want, max(passRows, boun
 // it. Everything is allocated by init. T is the largest chunk, n the tokens of the current one, A
 // the rows of one pass of attention.
 type forward struct {
-	s         *Session
-	one       [1]int32
+	m      *Model
+	cfg    SessionConfig
+	team   *kernels.Team
+	kv     kvCache
+	rope   *kernels.RopeTable
+	arm    moe.Arm
+	router *moe.Router
+	src    moe.Source
+	drop   *moe.Drop // nil: never drops
+	drops  DropCount
+
 	rec       *Recorder // nil: off
 	expertMem OpMemory  // of experts that no read was needed for
+	base      int       // position of the chunk's first token
+	turn      int
 
 	touch   []layerBytes // by layer
 	touched int64        // see Session.WeightBytes
@@ -86,12 +97,22 @@ type forward struct {
 	vocab  vocabJob
 }
 
-func (f *forward) init(s *Session) {
-	m, h := s.m, &s.m.Hparams
-	T := s.cfg.Batch
+var _ Walk = (*forward)(nil)
+
+// newForward is the walk of this processor. Memory for keys and values is backed with pages as positions are written.
+func newForward(w WalkConfig) *forward {
+	f := &forward{m: w.Model, cfg: w.Session, rope: w.Rope, router: w.Router, src: w.Source, drop: w.Drop, rec: w.Session.Recorder}
+	m, h, c := f.m, &f.m.Hparams, &f.cfg
+	T := c.Batch
+	switch c.Arm {
+	case "host":
+		f.arm = moe.NewHostArm(m.NExpert, c.NExpertUsed, T)
+	case "table":
+		f.arm = moe.NewTableArm(m.NExpert, c.NExpertUsed, T)
+	}
+	f.kv = newKVCache(m, c.Ctx, c.KV)
 	nQ, nKV := h.NHead*h.HeadDim, h.NKVHead*h.HeadDim
 	A := rowsIn(attendBytes, 4*(3*nQ+2*nKV), T) // q, k, v, att and its activations
-	f.s, f.rec = s, s.cfg.Recorder
 	f.chunk = make([]float32, T*h.NEmbd)
 	f.q = make([]float32, A*nQ)
 	f.k = make([]float32, A*nKV)
@@ -106,15 +127,15 @@ func (f *forward) init(s *Session) {
 	}
 	f.resident = make([]uint8, h.NExpert)
 	f.ids = make([]int32, 0, h.NExpert)
-	f.table = moe.NewTable(h.NExpert, s.cfg.NExpertUsed, T)
-	if s.cfg.SelDump != nil || s.cfg.Trace != nil || s.cfg.Prefetch == PrefetchLastToken {
-		f.sel = moe.NewSelection(s.cfg.NExpertUsed, T)
+	f.table = moe.NewTable(h.NExpert, c.NExpertUsed, T)
+	if c.SelDump != nil || c.Trace != nil || c.Prefetch == PrefetchLastToken {
+		f.sel = moe.NewSelection(c.NExpertUsed, T)
 	}
-	if s.cfg.Trace != nil {
+	if c.Trace != nil {
 		f.read = make([]int64, h.NExpert)
 	}
-	f.in = actSet{n: h.NEmbd, rows: max(T, min(logitRows, s.cfg.Ctx)), exact: s.cfg.ExactActs}
-	f.attIn = actSet{n: nQ, rows: A, exact: s.cfg.ExactActs}
+	f.in = actSet{n: h.NEmbd, rows: max(T, min(logitRows, c.Ctx)), exact: c.ExactActs}
+	f.attIn = actSet{n: nQ, rows: A, exact: c.ExactActs}
 	f.in.plan(kernels.F32) // the router reads float32
 	f.xn = f.in.form[kernels.ActF32].F
 	f.in.plan(m.w.output.Type)
@@ -141,17 +162,29 @@ func (f *forward) init(s *Session) {
 	f.ahead.init(f, T)
 	f.norm.f, f.qkv.f, f.place.f, f.attend.f = f, f, f, f
 	f.quant.f, f.proj.f, f.route.f, f.vocab.f = f, f, f, f
-	if s.src.Stats().BudgetBytes > 0 {
+	if f.src.Stats().BudgetBytes > 0 {
 		f.expertMem = OpCache
 	}
-	f.rec.describe(f)
+	f.rec.Describe(m, c.Threads, f.in.kind)
+	f.team = kernels.NewTeam(c.Threads)
+	return f
 }
 
-// run computes one chunk at the session's position and leaves the residual stream in f.x. The
-// caller advances the position.
-func (f *forward) run(ctx context.Context, ids []int32, ph phase) error {
-	m := f.s.m
+// Close stops the worker team.
+func (f *forward) Close() error {
+	f.team.Close()
+	return nil
+}
+
+func (f *forward) Drops() DropCount   { return f.drops }
+func (f *forward) WeightBytes() int64 { return f.touched }
+func (f *forward) Notes() []string    { return nil }
+
+// Run implements Walk: it leaves the residual stream in f.x.
+func (f *forward) Run(ctx context.Context, p Pass) error {
+	m, ids, ph := f.m, p.IDs, p.phase()
 	n := len(ids)
+	f.base, f.turn = p.Pos, p.Turn
 	f.window(0)
 	f.rec.forward(f.pos, n, ph)
 	t := f.rec.begin()
@@ -184,27 +217,35 @@ func (f *forward) run(ctx context.Context, ids []int32, ph phase) error {
 			return err
 		}
 	}
+	if p.Head != HeadNone {
+		f.logits(n - 1)
+	}
 	return nil
 }
 
 // window makes the chunk's rows from t on the ones that are worked on. Attention takes a chunk in
 // passes: a later one finds the keys of the earlier ones in the cache, like those of earlier chunks.
 func (f *forward) window(t int) {
-	f.pos, f.x = f.s.Pos()+t, f.chunk[t*f.s.m.NEmbd:]
+	f.pos, f.x = f.base+t, f.chunk[t*f.m.NEmbd:]
 }
 
 // logits computes the logits of row i of the chunk just run.
-func (f *forward) logits(i int) []float32 {
+func (f *forward) logits(i int) {
 	t := f.rec.begin()
 	f.headNorm(i, 0)
 	f.rec.end(t, OpOutNorm, -1, 1)
 	f.vocab.run(1)
-	return f.out[:f.s.m.NVocab]
 }
 
-// eachLogits hands out the logits of all n rows of the chunk just run.
-func (f *forward) eachLogits(n int, visit func(i int, logits []float32) error) error {
-	nv := f.s.m.NVocab
+// Logits implements Walk.
+func (f *forward) Logits() []float32 { return f.out[:f.m.NVocab] }
+
+// Next implements Walk.
+func (f *forward) Next() (int32, error) { return greatest(f.Logits()) }
+
+// EachLogits implements Walk.
+func (f *forward) EachLogits(n int, visit func(i int, logits []float32) error) error {
+	nv := f.m.NVocab
 	block := min(logitRows, f.in.rows)
 	if len(f.out) < block*nv {
 		f.out = make([]float32, block*nv)
@@ -228,16 +269,16 @@ func (f *forward) eachLogits(n int, visit func(i int, logits []float32) error) e
 
 // headNorm puts the normalised row i of the residual stream into row j of the activations.
 func (f *forward) headNorm(i, j int) {
-	E := f.s.m.NEmbd
+	E := f.m.NEmbd
 	row := f.xn[j*E : (j+1)*E]
-	kernels.RMSNorm(row, f.x[i*E:(i+1)*E], f.s.m.w.outNorm, f.s.m.NormEps)
-	f.in.set(kindOf(f.in.kind(f.s.m.w.output.Type)), j, row)
+	kernels.RMSNorm(row, f.x[i*E:(i+1)*E], f.m.w.outNorm, f.m.NormEps)
+	f.in.set(kindOf(f.in.kind(f.m.w.output.Type)), j, row)
 }
 
 // checkFinite names the first token whose row of the residual stream is not finite. It is called where
 // the blame can still be told: after each addition to the stream.
 func (f *forward) checkFinite(n int, il int, where string) error {
-	E := f.s.m.NEmbd
+	E := f.m.NEmbd
 	for t := range n {
 		if !finite(f.x[t*E : (t+1)*E]) {
 			return fmt.Errorf("engine: layer %d: %s is not finite (token at position %d)", il, where, f.pos+t)
@@ -266,15 +307,15 @@ type normJob struct {
 
 func (j *normJob) run(n int, weight []float32, kinds kindSet, shared []float32) {
 	j.weight, j.kinds, j.shared = weight, kinds, shared
-	j.f.s.team.Run(n, 1, j)
+	j.f.team.Run(n, 1, j)
 }
 
 func (j *normJob) Do(_, lo, hi int) {
 	f := j.f
-	E := f.s.m.NEmbd
+	E := f.m.NEmbd
 	for t := lo; t < hi; t++ {
 		row := f.xn[t*E : (t+1)*E]
-		kernels.RMSNorm(row, f.x[t*E:(t+1)*E], j.weight, f.s.m.NormEps)
+		kernels.RMSNorm(row, f.x[t*E:(t+1)*E], j.weight, f.m.NormEps)
 		f.in.set(j.kinds, t, row)
 		if j.shared != nil {
 			f.shared[t] = 1 / (1 + kernels.Exp(-kernels.Dot(j.shared, row)))
@@ -291,13 +332,13 @@ type vocabJob struct {
 func (j *vocabJob) run(n int) {
 	j.n = n
 	t := j.f.rec.begin()
-	j.f.s.team.Run(blocks(j.f.s.m.NVocab), 1, j)
+	j.f.team.Run(blocks(j.f.m.NVocab), 1, j)
 	j.f.rec.end(t, OpOutput, -1, n)
-	j.f.touched += int64(len(j.f.s.m.w.output.Data) + 4*len(j.f.s.m.w.outNorm))
+	j.f.touched += int64(len(j.f.m.w.output.Data) + 4*len(j.f.m.w.outNorm))
 }
 
 func (j *vocabJob) Do(_, lo, hi int) {
-	w := &j.f.s.m.w.output
+	w := &j.f.m.w.output
 	r0, r1 := blockRows(lo, hi, w.Rows)
 	kernels.MulRows(j.f.out, w.Rows, w, r0, r1, j.f.in.of(w.Type), nil, j.n)
 }

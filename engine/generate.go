@@ -60,11 +60,13 @@ func (s *Session) Generate(ctx context.Context, prompt []int32, smp *Sampler, c 
 	}
 	g.Prefill = Clock{Tokens: len(prompt), Seconds: time.Since(start).Seconds()}
 	start = time.Now()
-	var outside time.Duration // time spent in emit is not decode time
+	var outside time.Duration    // time spent in emit is not decode time
+	id, drawn := int32(0), false // a device draws the greatest itself
 	for g.Stop = StopLength; c.MaxTokens < 0 || len(g.Tokens) < c.MaxTokens; {
-		id, err := smp.Sample(logits)
-		if err != nil {
-			return g, err
+		if !drawn {
+			if id, err = smp.Sample(logits); err != nil {
+				return g, err
+			}
 		}
 		smp.Accept(id)
 		g.Tokens = append(g.Tokens, id)
@@ -83,7 +85,12 @@ func (s *Session) Generate(ctx context.Context, prompt []int32, smp *Sampler, c 
 		if len(g.Tokens) == c.MaxTokens {
 			break
 		}
-		if logits, err = s.Decode(ctx, id); err != nil {
+		if drawn = smp.greedy(); drawn {
+			id, err = s.Greedy(ctx, id)
+		} else {
+			logits, err = s.Decode(ctx, id)
+		}
+		if err != nil {
 			g.Decode.Seconds = (time.Since(start) - outside).Seconds()
 			return cancelled(g, err)
 		}

@@ -238,6 +238,35 @@ func (r *Recorder) endExperts(start int64, kind OpKind, il, n, experts, read int
 
 func (r *Recorder) add(start int64, kind OpKind, il, n, experts, read int, mem OpMemory) int64 {
 	end := int64(time.Since(r.base))
+	r.put(start, end, kind, il, n, experts, read, mem)
+	if r.sums != nil {
+		r.sums[kind] += time.Duration(end - start)
+	}
+	return end
+}
+
+// Now is the recorder's clock, ns since its beginning: what Op.Start and Op.End count in.
+func (r *Recorder) Now() int64 { return r.begin() }
+
+// BeginPass starts a forward pass of tokens at pos whose ops were timed elsewhere and are added by Add.
+func (r *Recorder) BeginPass(pos, tokens int, decode bool) {
+	ph := phasePrefill
+	if decode {
+		ph = phaseDecode
+	}
+	r.forward(pos, tokens, ph)
+}
+
+// Add records an op that was timed elsewhere, on a device: from start to end, of a layer (-1: outside the layers), over
+// tokens rows of activations, with the weights of so many experts, of which read were brought for it. A session's ops are
+// added in their order, between BeginPass and the next one. nil records nothing.
+func (r *Recorder) Add(kind OpKind, layer, tokens, experts, read int, mem OpMemory, start, end int64) {
+	if r != nil {
+		r.put(start, end, kind, layer, tokens, experts, read, mem)
+	}
+}
+
+func (r *Recorder) put(start, end int64, kind OpKind, il, n, experts, read int, mem OpMemory) {
 	info := &r.outer[kind]
 	if il >= 0 {
 		info = &r.info[il][kind]
@@ -257,10 +286,6 @@ func (r *Recorder) add(start int64, kind OpKind, il, n, experts, read int, mem O
 		o.Experts, o.Bytes = int32(experts), info.Bytes*int64(experts)
 	}
 	r.n++
-	if r.sums != nil {
-		r.sums[kind] += time.Duration(end - start)
-	}
-	return end
 }
 
 // noExperts records the experts' ops of a layer call that has nothing to compute: the rows of a layer do not depend on

@@ -31,6 +31,8 @@ type prefetcher struct {
 	slot     []int64 // by layer: what one expert takes of the budget
 	budget   int64
 	ids      []int32 // most wanted first
+	asked    []int32 // by the last layer call, for the route trace
+	read     int64   // bytes of those that were not resident
 
 	last [][]int32 // by layer: experts of the last token, in slot order (last-token)
 
@@ -50,10 +52,10 @@ type prefetcher struct {
 }
 
 func (p *prefetcher) init(f *forward, T int) {
-	h, c := &f.s.m.Hparams, &f.s.cfg
-	p.f, p.mode, p.maxBytes, p.budget = f, c.Prefetch, c.PrefetchBytes, f.s.src.Stats().BudgetBytes
+	h, c := &f.m.Hparams, &f.cfg
+	p.f, p.mode, p.maxBytes, p.budget = f, c.Prefetch, c.PrefetchBytes, f.src.Stats().BudgetBytes
 	if p.mode != PrefetchOff {
-		p.slot = f.s.m.SlotBytes()
+		p.slot = f.m.SlotBytes()
 	}
 	switch p.mode {
 	case PrefetchLastToken:
@@ -77,22 +79,35 @@ func (p *prefetcher) init(f *forward, T int) {
 // layer's in hand. n tokens are in the call.
 func (f *forward) prefetch(il, n int, ph phase) error {
 	p := &f.ahead
-	next := (il + 1) % len(f.s.m.w.layers)
+	p.asked, p.read = nil, 0
+	next := (il + 1) % len(f.m.w.layers)
 	switch p.mode {
 	case PrefetchLastToken:
-		k := f.s.cfg.NExpertUsed
+		k := f.cfg.NExpertUsed
 		p.last[il] = append(p.last[il][:0], f.sel.Expert[(n-1)*k:n*k]...)
 		if ph != phaseDecode {
 			return nil
 		}
-		return f.s.src.Prefetch(next, p.last[next], p.bound(next, n))
+		return p.ask(next, p.last[next], n)
 	case PrefetchNextLayer:
 		if next == 0 || !p.predict(next, n) { // the next token is not known
 			return nil
 		}
-		return f.s.src.Prefetch(next, p.ids, p.bound(next, n))
+		return p.ask(next, p.ids, n)
 	}
 	return nil
+}
+
+// ask asks for experts, and notes for the route trace what came of it.
+func (p *prefetcher) ask(il int, ids []int32, n int) error {
+	f := p.f
+	if !f.cfg.Trace.TakesAhead() {
+		return f.src.Prefetch(il, ids, p.bound(il, n))
+	}
+	before := f.src.Stats().BytesWanted
+	err := f.src.Prefetch(il, ids, p.bound(il, n))
+	p.asked, p.read = ids, f.src.Stats().BytesWanted-before
+	return err
 }
 
 // bound is how many bytes a call of n tokens may ask for. Most of a token's prediction is right for its first
@@ -109,12 +124,12 @@ func (p *prefetcher) bound(il, n int) int64 {
 // when its turn comes, it returns false.
 func (p *prefetcher) predict(il, n int) bool {
 	f := p.f
-	ly, rows := &f.s.m.w.layers[il], min(n, p.rows)
+	ly, rows := &f.m.w.layers[il], min(n, p.rows)
 	p.weight, p.router, p.t0 = ly.ffnNorm, &ly.router, n-rows
-	f.s.team.Run(rows, 1, &p.norm)
+	f.team.Run(rows, 1, &p.norm)
 	p.route.n = rows
-	f.s.team.Run(blocks(ly.router.Rows), 1, &p.route)
-	p.call = moe.Call{Layer: il, T: rows, Pos0: f.pos + p.t0, Router: f.s.router, Logits: p.logits[:rows*f.s.m.NExpert], Table: p.table}
+	f.team.Run(blocks(ly.router.Rows), 1, &p.route)
+	p.call = moe.Call{Layer: il, T: rows, Pos0: f.pos + p.t0, Router: f.router, Logits: p.logits[:rows*f.m.NExpert], Table: p.table}
 	if p.arm.Route(&p.call) != nil {
 		return false
 	}
@@ -148,10 +163,10 @@ type aheadNorm struct{ p *prefetcher }
 
 func (j *aheadNorm) Do(_, lo, hi int) {
 	p, f := j.p, j.p.f
-	E := f.s.m.NEmbd
+	E := f.m.NEmbd
 	for i := lo; i < hi; i++ {
 		row, t := p.in.F[i*E:(i+1)*E], p.t0+i
-		kernels.RMSNorm(row, f.x[t*E:(t+1)*E], p.weight, f.s.m.NormEps)
+		kernels.RMSNorm(row, f.x[t*E:(t+1)*E], p.weight, f.m.NormEps)
 		p.in.SetRow(i, row)
 	}
 }

@@ -77,7 +77,19 @@ func NewSampler(c SamplerConfig, nVocab int) (*Sampler, error) {
 	return s, nil
 }
 
-var errNotFinite = errors.New("engine: logits are not finite")
+// ErrNotFinite is returned where no token can be chosen: a logit is NaN, or the greatest is infinite.
+var ErrNotFinite = errors.New("engine: logits are not finite")
+
+// greatest is the first maximum.
+func greatest(logits []float32) (int32, error) {
+	if i := kernels.ArgMax(logits); i >= 0 && !math.IsInf(float64(logits[i]), 0) {
+		return int32(i), nil
+	}
+	return 0, ErrNotFinite
+}
+
+// greedy says whether a draw is the first maximum of the logits as they are.
+func (s *Sampler) greedy() bool { return s.c.Temp == 0 && s.c.RepeatPenalty == 1 }
 
 // Accept tells the sampler which token was taken, prompt tokens included (repeat penalty).
 func (s *Sampler) Accept(id int32) {
@@ -96,15 +108,12 @@ func (s *Sampler) Accept(id int32) {
 func (s *Sampler) Sample(logits []float32) (int32, error) {
 	s.penalise(logits)
 	if s.c.Temp == 0 {
-		if i := kernels.ArgMax(logits); i >= 0 && !math.IsInf(float64(logits[i]), 0) {
-			return int32(i), nil
-		}
-		return 0, errNotFinite
+		return greatest(logits)
 	}
 	cand := s.cand[:len(logits)]
 	for i, l := range logits {
 		if math.IsNaN(float64(l)) || math.IsInf(float64(l), 1) {
-			return 0, errNotFinite
+			return 0, ErrNotFinite
 		}
 		cand[i] = candidate{id: int32(i), logit: l}
 	}
@@ -112,7 +121,7 @@ func (s *Sampler) Sample(logits []float32) (int32, error) {
 	var sum float64
 	top := float64(cand[0].logit)
 	if math.IsInf(top, -1) {
-		return 0, errNotFinite // every token is impossible
+		return 0, ErrNotFinite // every token is impossible
 	}
 	likely := cand[0].id
 	for i := range cand {

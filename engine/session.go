@@ -30,9 +30,10 @@ var ErrContextFull = errors.New("context is full")
 type SessionConfig struct {
 	Ctx         int    // context length in tokens; default: the model's, at most 4096
 	Batch       int    // prompt chunk in tokens; default DefaultBatch
-	Threads     int    // size of the worker team; default 1
-	Arm         string // "host" or "table"; default "host"
+	Threads     int    // size of the worker team; default 1, and on a device nothing else
+	Arm         string // "host" or "table"; default "host", on a device "table"
 	KV          string // type of the key/value cache: "f16", "f32" or "q8_0"; default "f16"
+	Device      Device // computes the forward passes; nil: this processor. Not closed by the session
 	NExpertUsed int    // experts per token; default the model's
 
 	// ExactActs keeps activations in float32 where the default quantises them to 8 bits for
@@ -63,23 +64,24 @@ type DropCount struct {
 	Mass, MassDropped float64 // sums of routed weights
 }
 
+func (d *DropCount) add(c *moe.Call) {
+	d.Routed += int64(c.Routed)
+	d.Dropped += int64(c.Dropped)
+	d.Mass += c.Mass
+	d.MassDropped += c.MassDropped
+}
+
 // Session is one conversation with a model: its KV cache, expert source and scratch memory, all
 // allocated at creation; a decode step allocates nothing. A Session belongs to one goroutine.
 type Session struct {
 	m    *Model
 	cfg  SessionConfig
-	team *kernels.Team
-	kv   kvCache
-	rope *kernels.RopeTable
-	arm  moe.Arm
 	src  moe.Source
-	drop *moe.Drop // nil: never drops
+	walk Walk
 
-	kept   []int32 // the tokens in the KV cache, one per position
-	turn   int
-	drops  DropCount
-	router *moe.Router
-	fwd    forward
+	kept []int32 // the tokens in the KV cache, one per position
+	turn int
+	one  [1]int32 // of Decode
 }
 
 // NewSession allocates a session. Errors name the setting, what was given and what is allowed.
@@ -87,15 +89,13 @@ func (m *Model) NewSession(c SessionConfig) (*Session, error) {
 	if err := c.fill(m); err != nil {
 		return nil, err
 	}
-	if c.Telemetry != nil && c.Recorder == nil {
+	if c.Telemetry != nil && c.Recorder == nil && c.Device == nil {
 		c.Recorder = NewRecorder(1, 1) // its clock readings are what is wanted
 	}
-	s := &Session{m: m, cfg: c, router: m.router(c.NExpertUsed), src: c.Source}
-	if err := s.router.Validate(); err != nil {
+	s := &Session{m: m, cfg: c, src: c.Source}
+	router := m.router(c.NExpertUsed)
+	if err := router.Validate(); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
-	}
-	if c.Drop.Frac > 0 {
-		s.drop = &s.cfg.Drop
 	}
 	var err error
 	if s.src == nil {
@@ -106,19 +106,21 @@ func (m *Model) NewSession(c SessionConfig) (*Session, error) {
 	if err := s.cfg.fillPrefetch(s.src.Stats().BudgetBytes); err != nil {
 		return nil, err
 	}
-	switch c.Arm {
-	case "host":
-		s.arm = moe.NewHostArm(m.NExpert, c.NExpertUsed, c.Batch)
-	case "table":
-		s.arm = moe.NewTableArm(m.NExpert, c.NExpertUsed, c.Batch)
+	w := WalkConfig{Model: m, Session: s.cfg, Router: router, Source: s.src, Rope: kernels.NewRopeTable(m.Rope, c.Ctx)}
+	if c.Drop.Frac > 0 {
+		w.Drop = &s.cfg.Drop
 	}
-	s.rope = kernels.NewRopeTable(m.Rope, c.Ctx)
-	s.rope.Reserve(min(c.Ctx, ropeReserve))
-	s.kv = newKVCache(m, c.Ctx, c.KV)
+	if c.Device == nil {
+		w.Rope.Reserve(min(c.Ctx, ropeReserve))
+		s.walk = newForward(w)
+	} else if s.walk, err = c.Device.NewWalk(w); err != nil {
+		if c.Source == nil {
+			err = errors.Join(err, s.src.Close())
+		}
+		return nil, err
+	}
 	s.kept = make([]int32, 0, c.Ctx)
-	s.fwd.init(s)
 	c.Telemetry.attach(s)
-	s.team = kernels.NewTeam(c.Threads)
 	return s, nil
 }
 
@@ -132,8 +134,11 @@ func (c *SessionConfig) fill(m *Model) error {
 	if c.Threads == 0 {
 		c.Threads = 1
 	}
-	if c.Arm == "" {
+	switch {
+	case c.Arm == "" && c.Device == nil:
 		c.Arm = "host"
+	case c.Arm == "":
+		c.Arm = "table"
 	}
 	if c.KV == "" {
 		c.KV = "f16"
@@ -154,6 +159,9 @@ func (c *SessionConfig) fill(m *Model) error {
 		return settingf("%d experts per token: want 1..%d (the model's expert_count)", c.NExpertUsed, m.NExpert)
 	}
 	if err := checkKV(m, c.KV); err != nil {
+		return err
+	}
+	if err := c.checkDevice(); err != nil {
 		return err
 	}
 	c.Batch = min(c.Batch, c.Ctx)
@@ -181,11 +189,8 @@ func (c *SessionConfig) fillPrefetch(budget int64) error {
 	return nil
 }
 
-// Close stops the worker team and closes the expert source.
-func (s *Session) Close() error {
-	s.team.Close()
-	return s.src.Close()
-}
+// Close stops the worker team, or gives back the device's memory, and closes the expert source.
+func (s *Session) Close() error { return errors.Join(s.walk.Close(), s.src.Close()) }
 
 // Pos is the number of tokens in the KV cache.
 func (s *Session) Pos() int { return len(s.kept) }
@@ -197,7 +202,7 @@ func (s *Session) Ctx() int { return s.cfg.Ctx }
 func (s *Session) Config() SessionConfig { return s.cfg }
 
 // Drops returns what the drop policy did so far.
-func (s *Session) Drops() DropCount { return s.drops }
+func (s *Session) Drops() DropCount { return s.walk.Drops() }
 
 // SourceStats returns the expert source's counters.
 func (s *Session) SourceStats() moe.Stats { return s.src.Stats() }
@@ -235,13 +240,13 @@ func (s *Session) Prefill(ctx context.Context, ids []int32) (logits []float32, e
 		return nil, fmt.Errorf("engine: %d tokens at position %d exceed the context of %d: %w", len(ids), len(s.kept), s.cfg.Ctx, ErrContextFull)
 	}
 	for len(ids) > 0 {
-		n := min(len(ids), s.cfg.Batch)
-		s.cfg.Telemetry.begin(s.Pos(), n, phasePrefill)
-		if err := s.fwd.run(ctx, ids[:n], phasePrefill); err != nil {
-			return nil, err
-		}
+		n, head := min(len(ids), s.cfg.Batch), HeadNone
 		if n == len(ids) {
-			logits = s.fwd.logits(n - 1)
+			head = HeadLogits
+		}
+		s.cfg.Telemetry.begin(s.Pos(), n, phasePrefill)
+		if err := s.walk.Run(ctx, Pass{IDs: ids[:n], Pos: s.Pos(), Turn: s.turn, Head: head}); err != nil {
+			return nil, err
 		}
 		s.kept = append(s.kept, ids[:n]...)
 		if err := s.cfg.Telemetry.end(); err != nil {
@@ -249,7 +254,7 @@ func (s *Session) Prefill(ctx context.Context, ids []int32) (logits []float32, e
 		}
 		ids = ids[n:]
 	}
-	return logits, nil
+	return s.walk.Logits(), nil
 }
 
 // PrefillAll is Prefill that hands the logits of every token to visit, in order; i counts from 0.
@@ -262,11 +267,11 @@ func (s *Session) PrefillAll(ctx context.Context, ids []int32, visit func(i int,
 	for done := 0; done < len(ids); {
 		n := min(len(ids)-done, s.cfg.Batch)
 		s.cfg.Telemetry.begin(s.Pos(), n, phasePrefill)
-		if err := s.fwd.run(ctx, ids[done:done+n], phasePrefill); err != nil {
+		if err := s.walk.Run(ctx, Pass{IDs: ids[done : done+n], Pos: s.Pos(), Turn: s.turn}); err != nil {
 			return err
 		}
 		s.kept = append(s.kept, ids[done:done+n]...)
-		if err := s.fwd.eachLogits(n, func(i int, l []float32) error { return visit(done+i, l) }); err != nil {
+		if err := s.walk.EachLogits(n, func(i int, l []float32) error { return visit(done+i, l) }); err != nil {
 			return err
 		}
 		if err := s.cfg.Telemetry.end(); err != nil {
@@ -280,18 +285,37 @@ func (s *Session) PrefillAll(ctx context.Context, ids []int32, visit func(i int,
 // Decode appends one token and returns the logits after it (the session's memory, valid until its
 // next call). It allocates nothing.
 func (s *Session) Decode(ctx context.Context, id int32) (logits []float32, err error) {
-	defer s.recoverFault(debug.SetPanicOnFault(true), &err)
-	if len(s.kept) >= s.cfg.Ctx {
-		return nil, ErrContextFull
-	}
-	s.fwd.one[0] = id
-	s.cfg.Telemetry.begin(s.Pos(), 1, phaseDecode)
-	if err := s.fwd.run(ctx, s.fwd.one[:], phaseDecode); err != nil {
+	if err := s.step(ctx, id, HeadLogits); err != nil {
 		return nil, err
 	}
-	logits = s.fwd.logits(0)
+	return s.walk.Logits(), s.cfg.Telemetry.end()
+}
+
+// Greedy is Decode for a caller that takes the token with the greatest logit, the lower id on a tie, and wants to know
+// no more: a device then hands back that id and nothing else. Logits of which none can be the greatest are ErrNotFinite.
+func (s *Session) Greedy(ctx context.Context, id int32) (next int32, err error) {
+	if err := s.step(ctx, id, HeadNext); err != nil {
+		return 0, err
+	}
+	if next, err = s.walk.Next(); err != nil {
+		return 0, err
+	}
+	return next, s.cfg.Telemetry.end()
+}
+
+// step is the forward pass of one token. The caller ends the telemetry's step.
+func (s *Session) step(ctx context.Context, id int32, head Head) (err error) {
+	defer s.recoverFault(debug.SetPanicOnFault(true), &err)
+	if len(s.kept) >= s.cfg.Ctx {
+		return ErrContextFull
+	}
+	s.one[0] = id
+	s.cfg.Telemetry.begin(s.Pos(), 1, phaseDecode)
+	if err := s.walk.Run(ctx, Pass{IDs: s.one[:], Pos: s.Pos(), Turn: s.turn, Decode: true, Head: head}); err != nil {
+		return err
+	}
 	s.kept = append(s.kept, id)
-	return logits, s.cfg.Telemetry.end()
+	return nil
 }
 
 // recoverFault is recoverFault for a forward pass: what it held is released. The KV cache ends where it did

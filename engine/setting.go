@@ -11,6 +11,9 @@ func (e *SettingError) Error() string { return e.err.Error() }
 // Unwrap gives errors.Is and errors.As the cause.
 func (e *SettingError) Unwrap() error { return e.err }
 
+// Settingf makes a SettingError, for a device that refuses what its session was asked for.
+func Settingf(format string, args ...any) error { return settingf(format, args...) }
+
 func settingf(format string, args ...any) error {
 	return &SettingError{fmt.Errorf(format, args...)}
 }

@@ -14,4 +14,7 @@ func (a tappedArm) Route(c *moe.Call) error {
 }
 
 // TapRouting lets a test look at the router logits of every layer call to come.
-func (s *Session) TapRouting(visit func(c *moe.Call)) { s.arm = tappedArm{s.arm, visit} }
+func (s *Session) TapRouting(visit func(c *moe.Call)) {
+	f := s.walk.(*forward)
+	f.arm = tappedArm{f.arm, visit}
+}

@@ -73,12 +73,13 @@ func (a *Step) add(b *Step) {
 type Telemetry struct {
 	receive func(*Step) error
 	mem     *machine.RSSReader
-	rec     *Recorder // whose ops are added up
+	sums    *opSums // of the session's Recorder; nil: a device's, which has none
 	src     moe.Source
-	drops   *DropCount
+	walk    Walk
 
 	start   time.Time
 	step    Step
+	compute time.Duration // of a device
 	manage  time.Duration
 	inRoute time.Duration // of manage, inside OpRoute
 	base    counters      // at the end of the last step
@@ -118,8 +119,11 @@ func (t *Telemetry) attach(s *Session) {
 	if t == nil {
 		return
 	}
-	t.src, t.drops, t.rec = s.src, &s.drops, s.cfg.Recorder
-	t.rec.sums = new(opSums)
+	t.src, t.walk = s.src, s.walk
+	if s.cfg.Device == nil { // a device adds its own
+		t.sums = new(opSums)
+		s.cfg.Recorder.sums = t.sums
+	}
 	t.rebase()
 }
 
@@ -128,7 +132,7 @@ func (t *Telemetry) rebase() {
 	if t == nil {
 		return
 	}
-	t.base.src, t.base.drops = t.src.Stats(), *t.drops
+	t.base.src, t.base.drops = t.src.Stats(), t.walk.Drops()
 	t.base.faults = t.majorFaults()
 }
 
@@ -145,8 +149,10 @@ func (t *Telemetry) begin(pos, n int, ph phase) {
 		return
 	}
 	t.step = Step{Step: t.steps, Decode: ph == phaseDecode, Pos: pos, Tokens: n}
-	t.manage, t.inRoute = 0, 0
-	*t.rec.sums = opSums{}
+	t.compute, t.manage, t.inRoute = 0, 0, 0
+	if t.sums != nil {
+		*t.sums = opSums{}
+	}
 	t.start = time.Now()
 }
 
@@ -157,11 +163,13 @@ func (t *Telemetry) end() error {
 	}
 	p := &t.step
 	p.Wall = time.Since(t.start)
-	now := counters{src: t.src.Stats(), drops: *t.drops, faults: t.majorFaults()}
+	now := counters{src: t.src.Stats(), drops: t.walk.Drops(), faults: t.majorFaults()}
 	was := &t.base
 	p.IOWait = time.Duration((now.src.WaitSeconds - was.src.WaitSeconds) * 1e9)
 	p.Manage = t.manage
-	p.Compute = t.rec.sums.compute() - t.inRoute
+	if p.Compute = t.compute; t.sums != nil {
+		p.Compute = t.sums.compute() - t.inRoute
+	}
 	p.Other = p.Wall - p.IOWait - p.Compute - p.Manage
 	p.BytesRead, p.Reads = now.src.BytesRead-was.src.BytesRead, now.src.Reads-was.src.Reads
 	p.Hits, p.Misses, p.Evictions = now.src.Hits-was.src.Hits, now.src.Misses-was.src.Misses, now.src.Evictions-was.src.Evictions
@@ -185,16 +193,30 @@ func (t *Telemetry) end() error {
 	return t.receive(p)
 }
 
+// AddCompute and AddManage are for a device's walk, which measures the current step's parts itself; nil: nobody asks.
+func (t *Telemetry) AddCompute(d time.Duration) {
+	if t != nil {
+		t.compute += d
+	}
+}
+
+// AddManage is AddCompute for the cache's own work.
+func (t *Telemetry) AddManage(d time.Duration) {
+	if t != nil {
+		t.manage += d
+	}
+}
+
 // The calls of the expert source that are the cache's own work go through these.
 
 func (f *forward) residency(il int) {
-	t := f.s.cfg.Telemetry
+	t := f.cfg.Telemetry
 	if t == nil {
-		f.s.src.Residency(il, f.resident)
+		f.src.Residency(il, f.resident)
 		return
 	}
 	start := time.Now()
-	f.s.src.Residency(il, f.resident)
+	f.src.Residency(il, f.resident)
 	took := time.Since(start)
 	t.manage += took
 	t.inRoute += took // the op that routing is recorded as begins before this
@@ -202,36 +224,36 @@ func (f *forward) residency(il int) {
 
 // demand leaves the time out that a source blocks on reads meanwhile.
 func (f *forward) demand(il int, experts []int32) (int, error) {
-	t := f.s.cfg.Telemetry
+	t := f.cfg.Telemetry
 	if t == nil {
-		return f.s.src.Demand(il, experts)
+		return f.src.Demand(il, experts)
 	}
-	start, waited := time.Now(), f.s.src.Stats().WaitSeconds
-	n, err := f.s.src.Demand(il, experts)
-	t.manage += time.Since(start) - time.Duration((f.s.src.Stats().WaitSeconds-waited)*1e9)
+	start, waited := time.Now(), f.src.Stats().WaitSeconds
+	n, err := f.src.Demand(il, experts)
+	t.manage += time.Since(start) - time.Duration((f.src.Stats().WaitSeconds-waited)*1e9)
 	return n, err
 }
 
 // lookAhead counts a prediction, where there is one, as the cache's work too.
 func (f *forward) lookAhead(il, n int, ph phase) error {
-	t := f.s.cfg.Telemetry
+	t := f.cfg.Telemetry
 	if t == nil {
 		return f.prefetch(il, n, ph)
 	}
-	start, waited := time.Now(), f.s.src.Stats().WaitSeconds
+	start, waited := time.Now(), f.src.Stats().WaitSeconds
 	err := f.prefetch(il, n, ph)
-	t.manage += time.Since(start) - time.Duration((f.s.src.Stats().WaitSeconds-waited)*1e9)
+	t.manage += time.Since(start) - time.Duration((f.src.Stats().WaitSeconds-waited)*1e9)
 	return err
 }
 
 func (f *forward) release() {
-	t := f.s.cfg.Telemetry
+	t := f.cfg.Telemetry
 	if t == nil {
-		f.s.src.Release()
+		f.src.Release()
 		return
 	}
 	start := time.Now()
-	f.s.src.Release()
+	f.src.Release()
 	t.manage += time.Since(start)
 }
 

@@ -15,14 +15,26 @@ import (
 )
 
 // TestWarmStart: a loaded cache is deterministic: two runs from one state have the same tokens, drops and reads, and go
-// on like the run that was not interrupted (with lru or slru: a state does not hold lrfu's scores).
+// on like the run that was not interrupted, whatever the policy and with experts read ahead.
 func TestWarmStart(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
-	cfg := engine.SessionConfig{Drop: moe.Drop{Frac: 0.75, Renorm: true}}
-	path := filepath.Join(t.TempDir(), "state")
+	for _, policy := range moe.Policies() {
+		for _, prefetch := range []string{engine.PrefetchOff, engine.PrefetchNextLayer} {
+			t.Run("policy="+policy+"/prefetch="+prefetch, func(t *testing.T) { warmStart(t, m, ids, policy, prefetch) })
+		}
+	}
+}
 
-	whole := cachedSession(t, m, 4<<20, cfg)
+func warmStart(t *testing.T, m *engine.Model, ids []int32, policy, prefetch string) {
+	path := filepath.Join(t.TempDir(), "state")
+	open := func(budget int64) *engine.Session {
+		src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: budget, Policy: policy, IO: "buffered"}, m.NExpertUsed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newSession(t, m, engine.SessionConfig{Source: src, Threads: 2, Drop: moe.Drop{Frac: 0.75, Renorm: true}, Prefetch: prefetch})
+	}
 	feed := func(s *engine.Session, ids []int32) (logits [][]float32) {
 		for _, id := range ids {
 			l, err := s.Decode(background, id)
@@ -31,8 +43,10 @@ func TestWarmStart(t *testing.T) {
 			}
 			logits = append(logits, append([]float32(nil), l...))
 		}
+		s.Settle()
 		return logits
 	}
+	whole := open(4 << 20)
 	feed(whole, ids[:60])
 	n, err := whole.SaveCache(path)
 	if err != nil || n != whole.SourceStats().Entries {
@@ -42,10 +56,10 @@ func TestWarmStart(t *testing.T) {
 	whole.Reset()
 	want := feed(whole, ids[60:120])
 	st, d := whole.SourceStats(), whole.Drops()
-	read, dropped := st.BytesRead-was.BytesRead, d.Dropped-wasDrops.Dropped
+	read, wanted, dropped := st.BytesRead-was.BytesRead, st.BytesWanted-was.BytesWanted, d.Dropped-wasDrops.Dropped
 
 	for range 2 {
-		s := cachedSession(t, m, 4<<20, cfg)
+		s := open(4 << 20)
 		got, err := s.LoadCache(background, path)
 		if err != nil || got.Experts != n || got.Left != 0 || got.Bytes <= 0 {
 			t.Fatalf("loaded %+v, %v, saved %d", got, err, n)
@@ -53,16 +67,16 @@ func TestWarmStart(t *testing.T) {
 		if logits := feed(s, ids[60:120]); !reflect.DeepEqual(logits, want) {
 			t.Error("logits differ from the run that went on")
 		}
-		if st := s.SourceStats(); st.BytesRead != read || s.Drops().Dropped != dropped || dropped == 0 {
-			t.Errorf("%d bytes and %d drops, the run that went on had %d and %d", st.BytesRead, s.Drops().Dropped, read, dropped)
+		if st := s.SourceStats(); st.BytesRead != read || st.BytesWanted != wanted || s.Drops().Dropped != dropped || dropped == 0 {
+			t.Errorf("%d bytes (%d wanted) and %d drops, the run that went on had %d (%d) and %d", st.BytesRead, st.BytesWanted, s.Drops().Dropped, read, wanted, dropped)
 		}
 	}
-	cold := cachedSession(t, m, 4<<20, cfg)
+	cold := open(4 << 20)
 	feed(cold, ids[60:120])
 	if cold.Drops().Dropped == dropped && cold.SourceStats().BytesRead == read {
 		t.Error("a cold start has the same drops and reads: the test shows nothing")
 	}
-	less := cachedSession(t, m, 3<<20, cfg)
+	less := open(3 << 20)
 	if got, err := less.LoadCache(background, path); err != nil || got.Left == 0 || got.Experts+got.Left != n {
 		t.Errorf("into a smaller cache: %+v, %v", got, err)
 	}

@@ -44,8 +44,8 @@ func (w *wave) init(f *forward, nExpert int) {
 
 // run computes the experts that the source holds. start is when they were asked for.
 func (w *wave) run(ctx context.Context, il int, ly *layer, ids []int32, start int64) error {
-	f, s, src := w.f, &w.f.ffn, w.f.s.src
-	s.il, s.op, s.ff, s.act = il, OpGateUp, f.s.m.NFFExpert, &s.hidden
+	f, s, src := w.f, &w.f.ffn, w.f.src
+	s.il, s.op, s.ff, s.act = il, OpGateUp, f.m.NFFExpert, &s.hidden
 	w.begin(ids)
 	for left := len(ids); w.next < len(ids); {
 		for left > 0 && src.Ready() {
@@ -90,7 +90,7 @@ func (w *wave) begin(ids []int32) {
 
 // take receives one expert from the source.
 func (w *wave) take(ctx context.Context, ids []int32) error {
-	f, src := w.f, w.f.s.src
+	f, src := w.f, w.f.src
 	i, weights, err := src.Next(ctx)
 	if err != nil {
 		if i >= 0 {

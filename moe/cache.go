@@ -36,6 +36,7 @@ type Cache struct {
 const (
 	flagResident = 1 << iota
 	flagAhead    // resident by a prefetch, and not demanded since
+	flagUnused   // not demanded since it came: by a prefetch of this run, or of the one that the cache was loaded from
 	flagHeld
 	flagSpared // not to be evicted by the Prefetch that runs
 )
@@ -124,13 +125,15 @@ func (c *Cache) Demand(layer int, experts []int32) (n int, err error) {
 		id := base + e
 		hit := c.flags[id]&flagResident != 0
 		switch {
-		case c.flags[id]&flagAhead != 0:
+		case c.flags[id]&flagUnused != 0:
 			// This is the first use, which a policy must not take for the second.
 			c.policy.Remove(id)
 			c.policy.Insert(id, slot)
-			c.flags[id] &^= flagAhead
-			c.stats.PrefetchUsed++
-			c.stats.PrefetchUsedBytes += slot
+			if c.flags[id]&flagAhead != 0 {
+				c.stats.PrefetchUsed++
+				c.stats.PrefetchUsedBytes += slot
+			}
+			c.flags[id] &^= flagAhead | flagUnused
 		case hit:
 			c.policy.Touch(id)
 		}
@@ -181,7 +184,7 @@ func (c *Cache) Prefetch(layer int, experts []int32, maxBytes int64) error {
 		}
 		maxBytes -= slot
 		c.insert(id, slot)
-		c.flags[id] |= flagAhead
+		c.flags[id] |= flagAhead | flagUnused
 		c.ahead = append(c.ahead, id)
 		c.stats.Prefetched++
 		c.stats.PrefetchBytes += slot
@@ -224,7 +227,7 @@ func (c *Cache) remove(id int32) {
 		c.stats.PrefetchWasted++
 		c.stats.PrefetchWastedBytes += c.layers[layer].SlotBytes
 	}
-	c.flags[id] &^= flagResident | flagAhead
+	c.flags[id] &^= flagResident | flagAhead | flagUnused
 	c.used -= c.layers[layer].SlotBytes
 	c.entries--
 }

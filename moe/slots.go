@@ -82,6 +82,7 @@ type slot struct {
 	reads  []read // of the last fill; its memory is kept
 	group  readGroup
 	ready  bool  // the reads are done and looked at; only the session's goroutine looks
+	hollow bool  // ready, but nothing was read: whoever demanded the expert had it elsewhere
 	err    error // first failed read's; valid when ready
 }
 
@@ -114,14 +115,20 @@ func (s *slot) look() bool {
 }
 
 // slotMemory maps and keeps slots. The bytes mapped never exceed the budget. A free slot is kept for the next expert of
-// its size; where another size is wanted it is resized in place of a new mapping, which keeps the pages that it has. Slots
-// that are never resized can share large pages with their neighbours, others cannot.
+// its size; where another size is wanted it is resized in place of a new mapping, which keeps the pages that it has.
+//
+// Slots that are never resized are cut from one mapping, so that they share large pages with their neighbours. Others cannot;
+// and mapped one by one a slot's first pages are there before its neighbour is, so that none that reaches over is large: of
+// slots of 3.6 MiB more than a quarter stayed in small pages.
 type slotMemory struct {
 	sys     system
 	arrived chan struct{} // of the slots' read groups
 	budget  int64
 	mapped  int64
 	fixed   bool      // slots keep their size: there is one only, or the budget holds all experts
+	room    int64     // fixed: bytes of as many slots as there can be, at most the budget; 0: slots are mapped one by one
+	whole   []byte    // fixed: the mapping of room bytes; nil: not yet
+	rest    []byte    // what of it was no slot yet
 	sizes   []int64   // by class, multiples of the page size
 	free    [][]*slot // by class
 	spare   []*slot   // without memory
@@ -135,12 +142,15 @@ func (m *slotMemory) get(class int) (*slot, error) {
 	}
 	size := m.sizes[class]
 	for other := range m.free {
+		if m.fixed {
+			break
+		}
 		for {
 			s := pop(&m.free[other])
 			if s == nil {
 				break
 			}
-			if !m.fixed && m.mapped-m.sizes[other]+size <= m.budget {
+			if m.mapped-m.sizes[other]+size <= m.budget {
 				if err := m.resize(s, class); err != nil {
 					return nil, err
 				}
@@ -154,9 +164,9 @@ func (m *slotMemory) get(class int) (*slot, error) {
 	if m.mapped+size > m.budget {
 		panic("moe: slot memory: slots in use exceed the budget") // Cache bounds them
 	}
-	mem, err := m.sys.mmap(int(size), m.largest())
+	mem, err := m.take(size)
 	if err != nil {
-		return nil, fmt.Errorf("map %d bytes for an expert's slot (%d of %d bytes mapped): %w", size, m.mapped, m.budget, err)
+		return nil, err
 	}
 	s := pop(&m.spare)
 	if s == nil {
@@ -166,6 +176,27 @@ func (m *slotMemory) get(class int) (*slot, error) {
 	s.mem, s.class = mem, class
 	m.mapped += size
 	return s, nil
+}
+
+// take returns memory for a new slot.
+func (m *slotMemory) take(size int64) ([]byte, error) {
+	if m.room == 0 {
+		mem, err := m.sys.mmap(int(size), m.largest())
+		if err != nil {
+			return nil, fmt.Errorf("map %d bytes for an expert's slot (%d of %d bytes mapped): %w", size, m.mapped, m.budget, err)
+		}
+		return mem, nil
+	}
+	if m.whole == nil {
+		mem, err := m.sys.mmap(int(m.room), 0)
+		if err != nil {
+			return nil, fmt.Errorf("map %d bytes for experts' slots (budget %d): %w", m.room, m.budget, err)
+		}
+		m.whole, m.rest = mem, mem
+	}
+	mem := m.rest[:size:size]
+	m.rest = m.rest[size:]
+	return mem, nil
 }
 
 // largest is the size that a slot may be resized to, 0 where none is ever resized.
@@ -191,7 +222,7 @@ func (m *slotMemory) resize(s *slot, class int) error {
 
 // put takes back a slot that nobody reads into or from.
 func (m *slotMemory) put(s *slot) {
-	s.expert, s.ready, s.err = Expert{}, false, nil
+	s.expert, s.ready, s.hollow, s.err = Expert{}, false, false, nil
 	m.free[s.class] = append(m.free[s.class], s)
 }
 
@@ -200,6 +231,9 @@ func (m *slotMemory) unmap(s *slot) error {
 	s.mem, s.expert = nil, Expert{}
 	m.mapped -= int64(len(mem))
 	m.spare = append(m.spare, s)
+	if m.room > 0 {
+		return nil // all of it at the end
+	}
 	if err := m.sys.munmap(mem); err != nil {
 		return fmt.Errorf("unmap an expert's slot of %d bytes: %w", len(mem), err)
 	}
@@ -216,6 +250,12 @@ func (m *slotMemory) close() (err error) {
 		}
 	}
 	m.spare = nil
+	if m.whole != nil {
+		if e := m.sys.munmap(m.whole); e != nil && err == nil {
+			err = fmt.Errorf("unmap %d bytes of experts' slots: %w", len(m.whole), e)
+		}
+		m.whole, m.rest = nil, nil
+	}
 	return err
 }
 

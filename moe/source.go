@@ -60,6 +60,17 @@ type Source interface {
 	Close() error
 }
 
+// Sparer is a Source whose caller may have experts in another memory, a device's. What is resident, and with it what is
+// dropped, then follows from the source's own budget all the same.
+type Sparer interface {
+	Source
+
+	// DemandBut is Demand for a caller that has the weights of experts[i] where has[i] is set: they are decided on, counted,
+	// held and made resident as ever, but not read, and Next does not hand them out. Expert reads one after all, and so does
+	// a later Demand that does not have it, though it is a hit then. nil: the caller has none.
+	DemandBut(layer int, experts []int32, has []bool) (n int, err error)
+}
+
 // Stats are a source's counters. They hold at any time:
 //
 //	Demanded == Hits + Misses
@@ -78,6 +89,7 @@ type Stats struct {
 	Reads       int64   // finished reads: a projection is read in pieces (resident source: per chunk)
 	ReadErrors  int64   // of those, failed
 	BytesRead   int64   // bytes as read, padding of direct I/O included
+	BytesWanted int64   // of the experts whose reads were started, without padding: what a route trace adds up to
 	ReadSeconds float64 // sum over the lanes of the wall time inside reads
 	WaitSeconds float64 // wall time that the other methods blocked on reads
 

@@ -38,9 +38,12 @@ type cachedSource struct {
 
 	notes   []string
 	layer   int    // of the last Demand
-	taken   []bool // by place in the last Demand: handed out by Next
-	left    int    // of them, false
+	taken   []bool // by place in the last Demand: handed out by Next, or not asked for
+	began   []bool // by place: its reads were started for this Demand
+	first   int    // of them, the first that is false
+	left    int    // how many are false
 	waited  time.Duration
+	wanted  int64 // see Stats.BytesWanted
 	loaded  Loaded
 	failed  int64
 	suspect bool // a read of a held expert has failed
@@ -87,7 +90,7 @@ func newCached(sys system, l *Layout, c CacheConfig) (*cachedSource, error) {
 		}
 		most, reads = max(most, len(experts)), max(reads, n)
 	}
-	s.taken = make([]bool, 0, most)
+	s.taken, s.began = make([]bool, 0, most), make([]bool, 0, most)
 	s.lanes = startLanes(c.Lanes, reads, c.Observer)
 	return s, nil
 }
@@ -133,6 +136,15 @@ func (s *cachedSource) plan(c CacheConfig, pageSize int64) error {
 		all += int64(l.Experts) * l.SlotBytes
 	}
 	s.memory.fixed = len(s.memory.sizes) == 1 || all <= c.BudgetBytes
+	switch {
+	case all <= c.BudgetBytes:
+		s.memory.room = all
+	case s.memory.fixed:
+		s.memory.room = c.BudgetBytes / s.memory.sizes[0] * s.memory.sizes[0]
+	}
+	if s.memory.room < hugePage {
+		s.memory.room = 0 // no large page to gain
+	}
 	policy, err := NewPolicy(c.Policy, ids, c.BudgetBytes)
 	if err != nil {
 		return err
@@ -145,6 +157,13 @@ func (s *cachedSource) plan(c CacheConfig, pageSize int64) error {
 func (s *cachedSource) Residency(layer int, dst []uint8) { s.cache.Residency(layer, dst) }
 
 func (s *cachedSource) Demand(layer int, experts []int32) (int, error) {
+	return s.DemandBut(layer, experts, nil)
+}
+
+func (s *cachedSource) DemandBut(layer int, experts []int32, has []bool) (int, error) {
+	if has != nil && len(has) != len(experts) {
+		return 0, fmt.Errorf("moe: demand of layer %d: %d experts, %d words on them", layer, len(experts), len(has))
+	}
 	if s.closed {
 		return 0, fmt.Errorf("moe: demand of layer %d: %w", layer, errClosed)
 	}
@@ -152,8 +171,9 @@ func (s *cachedSource) Demand(layer int, experts []int32) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.layer, s.left, s.taken = layer, n, s.taken[:n]
+	s.layer, s.first, s.left, s.taken, s.began = layer, 0, n, s.taken[:n], s.began[:n]
 	clear(s.taken)
+	clear(s.began)
 	// The choice of what to evict must not depend on which reads have finished, and a slot with a read in flight must not
 	// be reused: so wait. Only a caller that releases without having asked for the expert meets this.
 	for _, id := range s.cache.Evicted() {
@@ -178,9 +198,16 @@ func (s *cachedSource) Demand(layer int, experts []int32) (int, error) {
 	}
 	misses := 0
 	for i, id := range held {
+		sl := s.slots[id]
 		if missed[i] {
 			misses++
-			s.start(s.slots[id], layer, int(experts[i]), false)
+			sl.hollow, sl.ready = true, true
+		}
+		switch {
+		case has != nil && has[i]:
+			s.take(i)
+		case sl.hollow:
+			s.read(i)
 		}
 	}
 	if s.watch != nil {
@@ -221,6 +248,7 @@ func pieces(n int64) int64 { return (n + readPiece - 1) / readPiece }
 // start issues the reads of one expert into its slot, all together.
 func (s *cachedSource) start(sl *slot, layer, expert int, canWait bool) {
 	x := &s.layout.Experts[layer][expert]
+	s.wanted += x.bytes()
 	sl.reads = sl.reads[:0]
 	for p := range projections {
 		t := x.at(p)
@@ -270,8 +298,9 @@ func (s *cachedSource) await(sl *slot) {
 
 // arrival returns the first expert that is in memory and has not been handed out, -1 when there is none.
 func (s *cachedSource) arrival() int {
-	for i, id := range s.cache.Held() {
-		if !s.taken[i] && s.slots[id].look() {
+	held := s.cache.Held()
+	for i := s.first; i < len(held); i++ {
+		if !s.taken[i] && s.slots[held[i]].look() {
 			return i
 		}
 	}
@@ -297,15 +326,34 @@ func (s *cachedSource) Next(ctx context.Context) (int, Expert, error) {
 		}
 		s.waited += time.Since(start)
 	}
-	s.taken[i] = true
-	s.left--
+	s.take(i)
 	x, err := s.Expert(i)
 	return i, x, err
+}
+
+// take notes that the i-th held expert needs no Next any more.
+func (s *cachedSource) take(i int) {
+	s.taken[i] = true
+	s.left--
+	for s.first < len(s.taken) && s.taken[s.first] {
+		s.first++
+	}
+}
+
+// read starts the reads of the i-th held expert, whose slot is hollow.
+func (s *cachedSource) read(i int) {
+	id := s.cache.Held()[i]
+	sl := s.slots[id]
+	sl.hollow, sl.ready, s.began[i] = false, false, true
+	s.start(sl, s.layer, int(id-s.cache.ID(s.layer, 0)), false)
 }
 
 func (s *cachedSource) Expert(i int) (Expert, error) {
 	id := s.cache.Held()[i]
 	sl := s.slots[id]
+	if sl.hollow {
+		s.read(i)
+	}
 	s.await(sl)
 	if sl.err != nil {
 		s.suspect = true
@@ -317,7 +365,7 @@ func (s *cachedSource) Expert(i int) (Expert, error) {
 
 func (s *cachedSource) ReadBytes(i int) int64 {
 	id := s.cache.Held()[i]
-	if !s.cache.Missed()[i] {
+	if !s.began[i] {
 		return 0
 	}
 	return s.layout.Experts[s.layer][id-s.cache.ID(s.layer, 0)].bytes()
@@ -353,7 +401,7 @@ func (s *cachedSource) Stats() Stats {
 		Demanded: c.Hits + c.Misses, Hits: c.Hits, Misses: c.Misses, Loaded: c.Loaded,
 		Prefetched: c.Prefetched, PrefetchUsed: c.PrefetchUsed, PrefetchWasted: c.PrefetchWasted,
 		PrefetchBytes: c.PrefetchBytes, PrefetchUsedBytes: c.PrefetchUsedBytes, PrefetchWastedBytes: c.PrefetchWastedBytes,
-		Entries: c.Entries, Evictions: c.Evictions, Failed: s.failed,
+		Entries: c.Entries, Evictions: c.Evictions, Failed: s.failed, BytesWanted: s.wanted,
 		WaitSeconds: s.waited.Seconds(), ResidentBytes: s.memory.mapped, BudgetBytes: c.BudgetBytes, Direct: s.direct,
 	}
 	s.lanes.fill(&st)

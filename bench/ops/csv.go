@@ -2,6 +2,7 @@ package ops
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,7 @@ import (
 )
 
 const (
-	arch     = "cpu" // in the device log; DEVICE ARCH stays empty, because tt-perf-report ends on one it does not know
+	cpu      = "cpu" // in the device log; DEVICE ARCH stays empty, because tt-perf-report ends on one it does not know
 	clockMHz = 1000  // a cycle is a nanosecond
 	traceID  = "1"
 	rowMajor = "ROW_MAJOR"
@@ -30,7 +31,7 @@ const (
 // another device that is already there is refused: the frequency in it belongs to its own CSV.
 func (p *Profile) Save(path string) error {
 	log := filepath.Join(filepath.Dir(path), profile.DeviceLogName)
-	line := profile.DeviceLogLine(arch, clockMHz) + "\n"
+	line := profile.DeviceLogLine(cmp.Or(p.Arch, cpu), clockMHz) + "\n"
 	if have, err := os.ReadFile(log); err == nil && string(have) != line {
 		return fmt.Errorf("ops: %s: a device log of something else is there; write the ops CSV to another folder", log)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {

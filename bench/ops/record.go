@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 
 	"sluice/engine"
 )
@@ -26,6 +27,7 @@ type Profile struct {
 	Replay       int // number of the trace section's execution, counted from 1 after the eager one
 	Team         int // workers
 	Arm          string
+	Arch         string // of the device log; "": the processor
 	Decode       bool
 	Depth        int
 	Tokens       int
@@ -61,6 +63,9 @@ func Record(ctx context.Context, s *engine.Session, rec *engine.Recorder, c Conf
 		}
 	}
 	p := &Profile{Team: rec.Team(), Arm: conf.Arm, Decode: c.Prefill == 0, Depth: c.Depth, Tokens: n, Replay: c.Replays}
+	if conf.Device != nil {
+		p.Arch, _, _ = strings.Cut(conf.Device.Name(), ":")
+	}
 	for i := range c.Replays + 1 {
 		s.Keep(ids[:c.Depth+1]) // back to the place: keeps the first Depth tokens
 		var err error

@@ -15,6 +15,7 @@ import (
 
 	"sluice/bench"
 	"sluice/bench/probe"
+	"sluice/dump/replay"
 	"sluice/engine"
 	"sluice/engine/machine"
 	"sluice/kernels"
@@ -29,6 +30,7 @@ type benchFlags struct {
 	streamFlags
 	pp, tg, depth             string
 	drops, lanesList, teams   string // lists, in place of one value
+	usedList                  string
 	repeat, warmUp            int
 	seed                      uint64
 	probe, json, csv, gobench bool
@@ -43,9 +45,14 @@ func benchCommand(io streams) *cobra.Command {
 		Short: "Prefill and decode speed, beside the machine's limit",
 		Long: `Times prefill and decode on random tokens: medians over rounds that interleave everything compared.
 --cache-mb, --drop-cold-experts, --arm, --io-threads and --threads take lists, which make a matrix.
+Several drop thresholds are held against fewer experts per token at equal reads: with the share of
+experts and of routed weight that was dropped stands what a smaller top-k would give for the same
+bytes. --n-expert-used says which ones are run for that: the first goes with the thresholds, the
+others drop nothing (default: the model's, and 3/4, 1/2, 1/4 of it and 1).
 docs/benchmarks.md says how to get numbers that can be trusted.`,
 		Example: `  engine bench -m model.gguf --pp 128,512 --tg 64 --depth 0,4096 --repeat 5 --probe
   engine bench -m model.gguf --pp "" --tg 64 --cache-mb 512,2048 --io-threads 2,8 --csv
+  engine bench -m model.gguf --pp "" --tg 64 --cache-mb 512 --drop-cold-experts 0,0.5,0.75,1.0
   engine bench -m model.gguf --ops-csv profile/ops.csv --chrome-trace profile/trace.json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c, io) },
@@ -57,10 +64,11 @@ docs/benchmarks.md says how to get numbers that can be trusted.`,
 	f.streamFlags.add(c, "steps-csv")
 	fs := c.Flags()
 	fs.StringVar(&f.drops, "drop-cold-experts", "0", "skip a missing expert whose weight is below this fraction of 1/k; 0: never")
-	for name, to := range map[string]*string{"threads": &f.teams, "io-threads": &f.lanesList} {
+	for name, to := range map[string]*string{"threads": &f.teams, "io-threads": &f.lanesList, "n-expert-used": &f.usedList} {
 		fs.Lookup(name).Value = (*listValue)(to) // lists here, numbers elsewhere
 		fs.Lookup(name).DefValue = ""
 	}
+	fs.Lookup("n-expert-used").Usage = "experts per token; of a list the first goes with the drop thresholds, the others are what those are held against"
 	fs.StringVar(&f.pp, "pp", "512", "prompt lengths in tokens; empty: none")
 	fs.StringVar(&f.tg, "tg", "64", "numbers of decoded tokens; empty: none")
 	fs.StringVar(&f.depth, "depth", "0", "tokens in the context before each test")
@@ -117,6 +125,10 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	if f.probeIO != "" {
 		return probeIO(c.Context(), io, f.probeIO, f.json)
 	}
+	if err := f.take(c, io); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.give()) }()
 	cfg, axes, err := f.parse(c)
 	if err != nil {
 		return err
@@ -135,6 +147,9 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	f.streamFlags.attach(c, s)
+	if variants, err = f.fewer(io, s, axes, variants); err != nil {
+		return err
+	}
 	limit := s.model.NCtxTrain
 	if c.Flags().Changed("ctx-size") {
 		limit = f.ctx
@@ -147,6 +162,10 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 		}
 	}
 	t := &taps{selPath: f.selDump, tracePath: f.trace}
+	weights, err := f.slotWeights(c, s, variants, cfg)
+	if err != nil {
+		return err
+	}
 	before := bench.ReadLoad("/")
 	runs, err := f.open(c, s, variants, t)
 	defer func() {
@@ -168,6 +187,10 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	if err != nil {
 		return err
 	}
+	if weights != nil {
+		bench.SetWeightLost(speeds, weights)
+	}
+	bench.CompareTopK(speeds)
 	doc := benchJSON{Version: version, Commit: commit(), Machine: bench.CPUModel("/"), Model: s.name, Arch: s.model.Arch, ISA: kernels.ISA(),
 		Warnings: []string{}, Results: speeds}
 	for i, v := range variants {
@@ -225,7 +248,8 @@ func (f *benchFlags) parse(c *cobra.Command) (cfg bench.SpeedConfig, axes bench.
 	for _, l := range []struct {
 		flag, list string
 		to         *[]int
-	}{{"pp", f.pp, &cfg.PP}, {"tg", f.tg, &cfg.TG}, {"threads", f.teams, &axes.Threads}, {"io-threads", f.lanesList, &axes.IOThreads}} {
+	}{{"pp", f.pp, &cfg.PP}, {"tg", f.tg, &cfg.TG}, {"threads", f.teams, &axes.Threads}, {"io-threads", f.lanesList, &axes.IOThreads},
+		{"n-expert-used", f.usedList, &axes.NExpertUsed}} {
 		if l.list == "" && !(fs.Changed(l.flag) && l.to != &cfg.PP && l.to != &cfg.TG) {
 			continue
 		}
@@ -245,6 +269,9 @@ func (f *benchFlags) parse(c *cobra.Command) (cfg bench.SpeedConfig, axes bench.
 	}
 	if axes.Drop, err = fractions("drop-cold-experts", f.drops); err != nil {
 		return cfg, axes, err
+	}
+	if f.arm == "" {
+		f.arm = f.armDefault()
 	}
 	axes.Arm, axes.CacheMB = strings.Split(f.arm, ","), strings.Split(f.mb, ",")
 	if axes.Threads == nil {
@@ -307,7 +334,62 @@ func (f *benchFlags) check(c *cobra.Command, io streams, variants []bench.Varian
 
 // use puts a variant into the flags that the rest of the program reads.
 func (f *benchFlags) use(v bench.Variant) {
-	f.mb, f.frac, f.arm, f.lanes, f.threads = v.CacheMB, v.Drop, v.Arm, v.IOThreads, v.Threads
+	f.mb, f.frac, f.arm, f.lanes, f.threads, f.nUsed = v.CacheMB, v.Drop, v.Arm, v.IOThreads, v.Threads, v.NExpertUsed
+}
+
+// fewer adds the settings with fewer experts that dropping is held against, where thresholds are compared and none are
+// named: as far as memory allows, and it says what it leaves out.
+func (f *benchFlags) fewer(io streams, s *setup, axes bench.Axes, variants []bench.Variant) ([]bench.Variant, error) {
+	drops := slices.ContainsFunc(variants, func(v bench.Variant) bool { return v.Drop > 0 })
+	if len(axes.Drop) < 2 || !drops || len(axes.NExpertUsed) > 0 {
+		return variants, nil
+	}
+	axes.NExpertUsed = bench.FewerExperts(s.model.NExpertUsed)
+	more, _ := axes.Variants()
+	need := int64(len(more)) * bench.SessionBytes(s.model, s.cache, engine.SessionConfig{Ctx: f.ctx, KV: f.kv})
+	if avail := s.cache.Available; len(axes.CacheMB) > 1 || avail > 0 && need > avail {
+		fmt.Fprintf(io.err, "left out: fewer experts per token beside the thresholds: that makes %d settings at once; --n-expert-used %d,%d asks for one\n",
+			len(more), s.model.NExpertUsed, (s.model.NExpertUsed+1)/2)
+		return variants, nil
+	}
+	return more, nil
+}
+
+// slotWeights is what fewer experts leave out of the routed weight: one pass of the first setting, undropped and recorded
+// for this alone. nil: no setting has fewer.
+func (f *benchFlags) slotWeights(c *cobra.Command, s *setup, variants []bench.Variant, cfg bench.SpeedConfig) (rep *replay.DropReport, err error) {
+	most, fewer := variants[0].NExpertUsed, false
+	for _, v := range variants {
+		fewer = fewer || v.NExpertUsed != most
+		most = max(most, v.NExpertUsed)
+	}
+	if !fewer {
+		return nil, nil
+	}
+	dir, err := os.MkdirTemp("", "engine-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	f.use(variants[0])
+	t := &taps{tracePath: filepath.Join(dir, "route.csv")}
+	ses, _, err := s.session(moe.Drop{}, false, most, t, true)
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(bench.Feed(c.Context(), ses, s.model, cfg), t.close(nil), ses.Close())
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(t.tracePath)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if rep, err = replay.Drop("routed weights", file, replay.DropConfig{Fracs: []float64{}}); err != nil {
+		return nil, err
+	}
+	return rep, rep.Reproduced()
 }
 
 // open opens a session for each variant, all at once, and completes the variants' defaults.
@@ -318,6 +400,9 @@ func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, 
 		v := &variants[i]
 		if v.Threads == 0 {
 			v.Threads = s.cpus.Threads()
+		}
+		if v.NExpertUsed == 0 {
+			v.NExpertUsed = s.model.NExpertUsed
 		}
 		if caches[i], err = f.cache(c, s, *v, i); err != nil {
 			return nil, err

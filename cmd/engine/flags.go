@@ -20,17 +20,18 @@ const selDumpEnv = "SLUICE_MOE_SEL_DUMP"
 
 // modelFlags name the model and how it is computed.
 type modelFlags struct {
-	path, pre, device, isa, arm, kv, acts, dense, weights string
-	threads, ctx, batch, nUsed                            int
+	deviceFlags
+	path, pre, isa, arm, kv, acts, dense, weights string
+	threads, ctx, batch, nUsed                    int
 }
 
 func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
 	fs := c.Flags()
 	fs.StringVarP(&f.path, "model", "m", "", "GGUF file, any shard of a split set (default: the built-in demo model)")
 	fs.StringVar(&f.pre, "pre", "", "pre-tokeniser to use instead of the file's tokenizer.ggml.pre")
-	fs.StringVar(&f.device, "device", "cpu", "where to compute: cpu")
+	f.deviceFlags.add(c)
 	fs.StringVar(&f.isa, "isa", "", "instruction set of the kernels (default: the best that the processor has)")
-	fs.StringVar(&f.arm, "arm", "host", "routing arm: host or table")
+	fs.StringVar(&f.arm, "arm", "", "routing arm: host or table (default: host, with --device cuda table)")
 	fs.StringVar(&f.kv, "kv", "f16", "type of the key/value cache: f16, f32 or q8_0")
 	fs.StringVar(&f.acts, "acts", "q8", "activations at quantised weights: q8 or f32 (slower, exact)")
 	fs.StringVar(&f.dense, "dense", engine.DenseAuto, "where dense weights are held: mmap (the file's mapping: starts at once), warm (the mapping, read once and locked), anon (read once into large pages: decodes fastest) or auto (anon when it fits); experts go along where there is no cache for them, unless --io mmap")
@@ -43,14 +44,16 @@ func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
 	}
 }
 
+// armDefault is the routing arm that is taken when none is typed. The device must be settled.
+func (f *modelFlags) armDefault() string {
+	if f.dev != nil {
+		return "table"
+	}
+	return "host"
+}
+
 // check refuses what this binary cannot do, before a model is opened.
 func (f *modelFlags) check(c *cobra.Command) error {
-	if f.device != "cpu" {
-		if f.device == "cuda" {
-			return usagef("--device cuda: this binary has no CUDA arm (have cpu)")
-		}
-		return usagef("--device %q: want cpu", f.device)
-	}
 	if f.acts != "q8" && f.acts != "f32" {
 		return usagef("--acts %q: want q8 or f32", f.acts)
 	}

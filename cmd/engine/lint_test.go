@@ -93,7 +93,7 @@ var lintRooms = map[string][]string{
 	"cmd":     {"bench", "engine", "cuda", "dump", "moe", "kernels"},
 	"bench":   {"engine", "dump", "moe", "kernels"},
 	"engine":  {"dump", "moe", "kernels"},
-	"cuda":    {"engine", "moe", "kernels"},
+	"cuda":    {"engine", "dump", "moe", "kernels"},
 	"moe":     {"kernels"},
 	"kernels": {},
 	"dump":    {"moe", "kernels"}, // its replays only; the formats are held apart below

@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, io streams) int {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(runCommand(io), evalCommand(io), benchCommand(io), ggufCommand(io), profileCommand(io), replayCommand(io), coactCommand(io), dumpCommand(io),
-		rooflineCommand(io), sweepCommand(io), viewCommand(io))
+		rooflineCommand(io), sweepCommand(io), viewCommand(io), deviceCommand(io))
 	root.SetArgs(args)
 	root.SetIn(io.in)
 	root.SetOut(io.out)

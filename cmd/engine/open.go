@@ -48,7 +48,7 @@ type setup struct {
 }
 
 // open checks the flags, opens the model and prints what runs on what.
-func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (*setup, error) {
+func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (s *setup, err error) {
 	if err := mf.check(c); err != nil {
 		return nil, err
 	}
@@ -56,11 +56,28 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (*setup,
 	if err != nil {
 		return nil, err
 	}
+	if err := mf.take(c, io); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, mf.give())
+		}
+	}()
 	m, name, err := mf.openModel()
 	if err != nil {
 		return nil, err
 	}
-	s := &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache, ahead: cf}
+	if err := mf.try(io, m); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	if mf.arm == "" {
+		mf.arm = mf.armDefault()
+	}
+	if mf.dev != nil {
+		mf.dense = engine.DenseMmap // the device has copies of its own
+	}
+	s = &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache, ahead: cf}
 	mem, known := machine.ReadMemory("/")
 	if known {
 		s.cache.Available, s.cache.Reserved = mem.Available, m.DenseBytes()+m.KVBytes(engine.SessionConfig{Ctx: mf.ctx, KV: mf.kv})
@@ -80,15 +97,19 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (*setup,
 	if known {
 		fmt.Fprintf(io.err, "memory: %s available\n", mem)
 	}
-	fmt.Fprintf(io.err, "weights: %s (%s)\n", place.Mode, place.Why)
+	if mf.dev == nil {
+		fmt.Fprintf(io.err, "weights: %s (%s)\n", place.Mode, place.Why)
+	}
 	for _, n := range place.Notes {
 		fmt.Fprintln(io.err, "weights:", n)
 	}
-	fmt.Fprintf(io.err, "kernels: %s (processor has %s), %d threads of %s\n", kernels.ISA(), kernels.Features(), mf.threads, s.cpus)
+	if mf.dev == nil {
+		fmt.Fprintf(io.err, "kernels: %s (processor has %s), %d threads of %s\n", kernels.ISA(), kernels.Features(), mf.threads, s.cpus)
+	}
 	return s, nil
 }
 
-func (s *setup) close() error { return s.model.Close() }
+func (s *setup) close() error { return errors.Join(s.flags.give(), s.model.Close()) }
 
 // taps are the recordings of one session.
 type taps struct {
@@ -105,6 +126,9 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	m, mf := s.model, s.flags
 	cfg := engine.SessionConfig{Ctx: mf.ctx, Batch: mf.batch, Threads: mf.threads, Arm: mf.arm, KV: mf.kv, NExpertUsed: nUsed,
 		ExactActs: mf.acts == "f32", Drop: drop, DropInPrefill: dropInPrefill, Recorder: s.rec}
+	if mf.dev != nil {
+		cfg.Device, cfg.Threads = mf.dev, 0
+	}
 	cfg.Prefetch, cfg.PrefetchBytes = s.ahead.prefetch, s.ahead.prefetchMB<<20
 	k := nUsed
 	if k == 0 {
@@ -125,7 +149,7 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	runtime.GOMAXPROCS(mf.threads + plan.Lanes + 2)
 	cfg.Source = src
 	if t != nil {
-		if err := t.open(s, k, drop, plan); err != nil {
+		if err := t.open(s, k, drop, dropInPrefill, plan); err != nil {
 			src.Close()
 			return nil, plan, err
 		}
@@ -147,6 +171,9 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 		for _, n := range plan.Notes {
 			fmt.Fprintln(s.io.err, "experts:", n)
 		}
+		for _, n := range ses.Notes() {
+			fmt.Fprintln(s.io.err, "device:", n)
+		}
 	}
 	if err := s.stream.start(s, ses, plan.BudgetBytes > 0); err != nil {
 		return nil, plan, errors.Join(err, s.stream.close(nil, nil), t.close(nil), ses.Close())
@@ -157,7 +184,7 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	return ses, plan, nil
 }
 
-func (t *taps) open(s *setup, k int, drop moe.Drop, plan engine.SourcePlan) (err error) {
+func (t *taps) open(s *setup, k int, drop moe.Drop, dropInPrefill bool, plan engine.SourcePlan) (err error) {
 	m := s.model
 	conf := map[string]string{
 		"arm":         s.flags.arm,
@@ -167,6 +194,13 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, plan engine.SourcePlan) (err
 		"drop_frac":   strconv.FormatFloat(drop.Frac, 'g', -1, 64),
 		"drop_renorm": strconv.FormatBool(drop.Renorm),
 		"version":     version,
+		"device":      s.flags.device,
+
+		replay.DropInPrefillKey: strconv.FormatBool(dropInPrefill),
+		replay.TensorTableKey:   fmt.Sprintf("%x", m.Identity()),
+	}
+	if s.flags.dev != nil {
+		delete(conf, "threads") // of a team that there is not
 	}
 	if plan.Policy != "" {
 		conf["cache_policy"] = plan.Policy
@@ -174,8 +208,10 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, plan engine.SourcePlan) (err
 	if a := s.ahead; a.prefetch != engine.PrefetchOff {
 		conf["prefetch"], conf["prefetch_bytes"] = a.prefetch, strconv.FormatInt(a.prefetchMB<<20, 10)
 	}
-	if s.stream != nil && s.stream.f.load != "" {
-		conf["cache_load"] = strings.Join(strings.Fields(filepath.Base(s.stream.f.load)), "_")
+	if plan.BudgetBytes > 0 {
+		if err := s.stream.facts(conf); err != nil {
+			return err
+		}
 	}
 	if t.selPath != "" {
 		t.sel, err = dump.OpenSel(t.selPath, dump.SelMeta{Model: s.name, Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: k, Config: conf})
@@ -195,8 +231,13 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, plan engine.SourcePlan) (err
 		for _, n := range m.SlotBytes() {
 			slots = append(slots, strconv.FormatInt(n, 10))
 		}
+		meta.Ahead = s.ahead.prefetch != engine.PrefetchOff
+		if s.flags.dev != nil {
+			meta.Extra = append(meta.Extra, [2]string{replay.DeviceKey, conf["device"]})
+		}
 		meta.Extra = append(meta.Extra, [2]string{replay.SlotBytesKey, strings.Join(slots, ",")})
-		for _, key := range []string{"cache_bytes", "cache_policy", "drop_frac", "drop_renorm", "prefetch", "prefetch_bytes", "cache_load"} {
+		for _, key := range []string{"cache_bytes", "cache_policy", "drop_frac", "drop_renorm", replay.DropInPrefillKey, "prefetch", "prefetch_bytes",
+			"cache_load", replay.StateSumKey, replay.TensorTableKey} {
 			if v, ok := conf[key]; ok {
 				meta.Extra = append(meta.Extra, [2]string{key, v})
 			}

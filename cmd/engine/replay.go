@@ -15,6 +15,7 @@ import (
 
 	"sluice/dump"
 	"sluice/dump/replay"
+	"sluice/engine"
 	"sluice/moe"
 )
 
@@ -25,6 +26,7 @@ type replayFlags struct {
 	seed              uint64
 	inPrefill         bool
 	against           string
+	state             string
 	json              bool
 }
 
@@ -38,12 +40,18 @@ func replayCommand(io streams) *cobra.Command {
 Without --cache: what a drop threshold would have saved and cost, beside a smaller top-k. Where a
 cache is known (the preamble's cache_bytes, or --budgets) it also runs that cache while dropping,
 and holds the result against the recorded run.
-With --cache: hit rates by budget and policy, and the LRU hit rate at every budget.`,
+With --cache: hit rates by budget and policy, and the LRU hit rate at every budget.
+
+Without --cache and with --cache --live it is this engine's cache that runs, and it reads ahead as
+the run did. A run that began with a saved cache (--cache-load) is replayed with --cache-state and
+the same file. The replay of a run's own trace with the run's cache is compared with the run drop by
+drop and byte by byte ("reproduced: ..."); if they differ in anything the command fails.`,
 		Example: `  engine replay route.csv
   engine replay route.csv --frac 0.5,0.9 --budgets 2000
   engine replay plain.csv --against dropped.csv
   engine replay --cache route.csv --budgets 500,1000,2000 --policies belady,lru,lfu
-  engine replay --cache --live route.csv --budgets 2000`,
+  engine replay --cache --live route.csv --budgets 2000
+  engine replay warm.csv --cache-state state`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("%s: no trace given", c.CommandPath())
@@ -61,6 +69,7 @@ With --cache: hit rates by budget and policy, and the LRU hit rate at every budg
 	fs.Uint64Var(&f.seed, "seed", 1, "with --cache: seed of the policy random")
 	fs.BoolVar(&f.inPrefill, "drop-in-prefill", false, "let the dynamic replay drop in prompts too")
 	fs.StringVar(&f.against, "against", "", "trace of the same prompt recorded with dropping on, to hold the dynamic replay against")
+	fs.StringVar(&f.state, "cache-state", "", "the saved cache that the run began with (its --cache-load), for the replays of this engine's cache")
 	fs.BoolVar(&f.json, "json", false, "print one JSON document instead of the text")
 	return c
 }
@@ -80,6 +89,14 @@ func (f *replayFlags) check(c *cobra.Command) error {
 	for _, name := range names {
 		if c.Flags().Changed(name) {
 			return usagef("--%s has no effect %s", name, why)
+		}
+	}
+	if c.Flags().Changed("cache-state") {
+		switch {
+		case f.state == "":
+			return usagef("--cache-state: want a file name")
+		case f.cache && !f.live:
+			return usagef("--cache-state has no effect with --cache but with --live")
 		}
 	}
 	if f.live && c.Flags().Changed("seed") {
@@ -104,10 +121,14 @@ func (f *replayFlags) run(c *cobra.Command, paths []string, io streams) error {
 	if err != nil {
 		return err
 	}
+	start, err := f.start()
+	if err != nil {
+		return err
+	}
 	var one func(path string) (textReport, *dump.TornError, error)
 	var doc replayJSON
 	if f.cache {
-		cfg := replay.CacheConfig{Budgets: budgets, Policies: policies, Seed: f.seed}
+		cfg := replay.CacheConfig{Budgets: budgets, Policies: policies, Seed: f.seed, Start: start}
 		if f.live {
 			cfg.Order = replay.OrderLive
 		}
@@ -124,6 +145,7 @@ func (f *replayFlags) run(c *cobra.Command, paths []string, io streams) error {
 		if err != nil {
 			return err
 		}
+		cfg.Start = start
 		one = func(path string) (textReport, *dump.TornError, error) {
 			file, err := os.Open(path)
 			if err != nil {
@@ -144,6 +166,9 @@ func (f *replayFlags) run(c *cobra.Command, paths []string, io streams) error {
 		r, torn, err := one(path)
 		if err == nil && torn != nil {
 			err = fmt.Errorf("%s: %w", path, torn)
+		}
+		if err == nil {
+			err = r.Reproduced()
 		}
 		failed = errors.Join(failed, err)
 		if r != nil && !f.json {
@@ -175,8 +200,23 @@ func (f *replayFlags) dropConfig(budgets []int64, policies []string) (cfg replay
 	return cfg, err
 }
 
-// textReport is either replay's answer.
-type textReport interface{ WriteText(w io.Writer) error }
+// start reads the state that the run began with, nil where none is named.
+func (f *replayFlags) start() (*replay.Start, error) {
+	if f.state == "" {
+		return nil, nil
+	}
+	s, err := engine.ReadCacheState(f.state)
+	if err != nil {
+		return nil, err
+	}
+	return &replay.Start{Name: filepath.Base(f.state), Model: fmt.Sprintf("%x", s.Model), Sum: fmt.Sprintf("%08x", s.Sum), State: s.CacheState}, nil
+}
+
+// textReport is either replay's answer. Reproduced is an error if the replay differs from the run that it should be.
+type textReport interface {
+	WriteText(w io.Writer) error
+	Reproduced() error
+}
 
 func opener(path string) func() (io.ReadCloser, error) {
 	return func() (io.ReadCloser, error) { return os.Open(path) }

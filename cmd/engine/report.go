@@ -43,6 +43,7 @@ type prefetchJSON struct {
 type ioJSON struct {
 	Mode      string  `json:"mode"`
 	BytesRead int64   `json:"bytes_read"`
+	Wanted    int64   `json:"bytes_wanted"` // of the experts read, without padding
 	Reads     int64   `json:"reads"`
 	Seconds   float64 `json:"seconds"`
 	Wait      float64 `json:"wait_seconds"`
@@ -77,13 +78,15 @@ type SessionJSON struct {
 	CacheLoad  *loadJSON     `json:"cache_load,omitempty"`
 	Memory     *memoryJSON   `json:"memory"`
 	Steps      *stepsJSON    `json:"steps,omitempty"`
+	Device     *deviceJSON   `json:"device,omitempty"`
 }
 
 func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) SessionJSON {
+	s.Settle()
 	st, d := s.SourceStats(), s.Drops()
 	r := SessionJSON{
 		Cache: cacheJSON{BudgetBytes: plan.BudgetBytes, ResidentBytes: st.ResidentBytes, Policy: plan.Policy, Hits: st.Hits, Misses: st.Misses, HitRate: hitRate(st)},
-		IO:    ioJSON{Mode: plan.IO, BytesRead: st.BytesRead, Reads: st.Reads, Seconds: st.ReadSeconds, Wait: st.WaitSeconds},
+		IO:    ioJSON{Mode: plan.IO, BytesRead: st.BytesRead, Wanted: st.BytesWanted, Reads: st.Reads, Seconds: st.ReadSeconds, Wait: st.WaitSeconds},
 		Drop:  dropJSON{Frac: s.Config().Drop.Frac, Routed: d.Routed, Dropped: d.Dropped, Weight: d.Mass, WeightDropped: d.MassDropped},
 	}
 	if c := s.Config(); c.Prefetch != engine.PrefetchOff {
@@ -99,7 +102,7 @@ func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) SessionJS
 	if t != nil && t.stream != nil {
 		r.CacheLoad = t.stream.report()
 	}
-	r.Memory, r.Steps = memoryReport(), stepsReport(s)
+	r.Memory, r.Steps, r.Device = memoryReport(), stepsReport(s), deviceReport(s)
 	return r
 }
 
@@ -112,6 +115,7 @@ func hitRate(s moe.Stats) float64 {
 
 // printSession says the same in words.
 func printSession(w io.Writer, s *engine.Session, plan engine.SourcePlan) {
+	s.Settle()
 	st, d := s.SourceStats(), s.Drops()
 	if plan.BudgetBytes > 0 {
 		fmt.Fprintf(w, "cache: %d of %d MiB used, %d hits, %d misses (%.1f %% hits), %.1f MiB read in %d reads, waited %.3f s\n",
@@ -122,6 +126,7 @@ func printSession(w io.Writer, s *engine.Session, plan engine.SourcePlan) {
 			c.Prefetch, float64(st.PrefetchBytes)/(1<<20), float64(st.PrefetchUsedBytes)/(1<<20),
 			percent(float64(st.PrefetchUsedBytes), float64(st.PrefetchBytes)), float64(st.PrefetchWastedBytes)/(1<<20))
 	}
+	printDevice(w, s)
 	if frac := s.Config().Drop.Frac; frac > 0 {
 		fmt.Fprintf(w, "drop: threshold %g of 1/k, %d of %d routed experts dropped (%.2f %%), %.2f %% of the routed weight (%.4f a token and layer)\n",
 			frac, d.Dropped, d.Routed, percent(float64(d.Dropped), float64(d.Routed)), percent(d.MassDropped, d.Mass),

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"sluice/dump/replay"
 	"sluice/engine"
 	"sluice/engine/machine"
 	"sluice/moe"
@@ -25,8 +28,8 @@ type streamFlags struct {
 // add names the CSV flag, which is taken in some commands.
 func (f *streamFlags) add(c *cobra.Command, csvName string) {
 	fs := c.Flags()
-	fs.StringVar(&f.save, "cache-save", "", "write which experts the cache holds at the end to this file")
-	fs.StringVar(&f.load, "cache-load", "", "start with the experts that this file names in the cache")
+	fs.StringVar(&f.save, "cache-save", "", "write what the expert cache has come to at the end to this file: its experts, and all that it decides by")
+	fs.StringVar(&f.load, "cache-load", "", "start with the expert cache that this file describes, and go on as the run that saved it would have")
 	fs.BoolVar(&f.progress, "progress", false, "print a line of JSON on standard error for each step: times, reads, hits, drops, memory")
 	fs.StringVar(&f.csv, csvName, "", "write the same for each step to this CSV file")
 }
@@ -104,6 +107,20 @@ func (t *stream) start(s *setup, ses *engine.Session, cached bool) error {
 		left = fmt.Sprintf(", %d more do not fit", l.Left)
 	}
 	fmt.Fprintf(s.io.err, "cache: %s: %d experts loaded, %.1f MiB in %.3f s%s\n", t.f.load, l.Experts, float64(l.Bytes)/(1<<20), l.Seconds, left)
+	return nil
+}
+
+// facts adds what the cache starts with to the facts of a recording.
+func (t *stream) facts(conf map[string]string) error {
+	if t == nil || t.f.load == "" {
+		return nil
+	}
+	f, err := engine.ReadCacheState(t.f.load)
+	if err != nil {
+		return err
+	}
+	conf["cache_load"] = strings.Join(strings.Fields(filepath.Base(t.f.load)), "_")
+	conf[replay.StateSumKey] = fmt.Sprintf("%08x", f.Sum)
 	return nil
 }
 

@@ -27,6 +27,7 @@ type CacheConfig struct {
 	Policies []string // nil: all that the order has
 	Order    Order    // "": OrderBatch
 	Seed     uint64   // of the policy "random"
+	Start    *Start   // OrderLive: what the caches begin with; nil: empty
 }
 
 // CacheReport is the answer to "how big a cache?" for one trace.
@@ -58,6 +59,13 @@ type CacheReport struct {
 	Curve       *Curve    `json:"curve,omitempty"` // OrderBatch
 	UnequalSize bool      `json:"unequal_sizes"`
 	Notes       []string  `json:"notes,omitempty"`
+
+	// OrderLive: what is read ahead, as the run did, the file that caches begin with, and the cell with the run's budget and
+	// policy held against the run; nil where NotReproduced says why, or where there is no such cell.
+	Prefetch      string        `json:"prefetch,omitempty"`
+	Start         string        `json:"cache_state,omitempty"`
+	Reproduction  *Reproduction `json:"reproduction,omitempty"`
+	NotReproduced string        `json:"not_reproduced,omitempty"`
 
 	expertBytes int64 // of the first layer, as the format's script prints it
 }
@@ -94,6 +102,9 @@ func cache(name string, open func() (io.ReadCloser, error), c *CacheConfig) (*Ca
 			return nil, fmt.Errorf("budget of %d bytes: want more than 0", b)
 		}
 	}
+	if c.Start != nil && c.Order != OrderLive {
+		return nil, fmt.Errorf("a cache state to begin with is for order %s", OrderLive)
+	}
 	var look *lookahead
 	if slices.Contains(c.Policies, "belady") {
 		err := withTrace(open, func(tr *dump.TraceReader, g *geometry) error {
@@ -110,7 +121,7 @@ func cache(name string, open func() (io.ReadCloser, error), c *CacheConfig) (*Ca
 		}
 	}
 	rep := &CacheReport{File: name, Order: c.Order, Seed: c.Seed, Policies: c.Policies, Budgets: c.Budgets}
-	err := withTrace(open, func(tr *dump.TraceReader, g *geometry) error { return rep.replay(tr, g, look) })
+	err := withTrace(open, func(tr *dump.TraceReader, g *geometry) error { return rep.replay(tr, g, look, c.Start) })
 	return rep, err
 }
 
@@ -149,7 +160,7 @@ type consumer struct {
 	finish func() error
 }
 
-func (r *CacheReport) replay(tr *dump.TraceReader, g *geometry, look *lookahead) error {
+func (r *CacheReport) replay(tr *dump.TraceReader, g *geometry, look *lookahead, start *Start) error {
 	m := tr.Meta()
 	r.Model, r.Arch, r.NLayer, r.NExpert, r.K = m.Model, m.Arch, m.NLayer, g.nExpert, g.k
 	r.TotalBytes, r.SlotsKnown, r.UnequalSize = g.total, g.slotsKnown, g.unequal()
@@ -166,7 +177,7 @@ func (r *CacheReport) replay(tr *dump.TraceReader, g *geometry, look *lookahead)
 	var collect func()
 	var err error
 	if r.Order == OrderLive {
-		con, collect, err = r.live(g)
+		con, collect, err = r.live(g, &m, aheadColumnsOf(tr), start)
 	} else {
 		con, collect, err = r.batched(g, look)
 	}
@@ -264,6 +275,9 @@ func (r *CacheReport) notes(g *geometry) {
 	if d := r.Recorded.Decode.Dropped + r.Recorded.Prefill.Dropped; d > 0 && r.Order == OrderBatch {
 		note("%d routings that the recorded run dropped are looked up here like all others", d)
 	}
+	if what := r.Recorded.began(); what != "" && r.Order == OrderBatch {
+		note("the recorded run %s: not so here, --live does what it did", what)
+	}
 	if r.ShortCells > 0 {
 		note("%d cells with fewer than %d rows: is the trace complete and in the order it was written?", r.ShortCells, r.K)
 	}
@@ -293,72 +307,4 @@ func sweep(g *geometry) []int64 {
 		}
 	}
 	return out
-}
-
-// live sets up OrderLive: the engine's own cache, driven by the recorded calls.
-func (r *CacheReport) live(g *geometry) (consumer, func(), error) {
-	type run struct {
-		cache *moe.Cache
-		cell  CacheCell
-	}
-	var runs []*run
-	for _, b := range r.Budgets {
-		for _, p := range r.Policies {
-			c, err := g.newLiveCache(p, b)
-			if err != nil {
-				return consumer{}, nil, err
-			}
-			runs = append(runs, &run{cache: c, cell: CacheCell{Policy: p, BudgetBytes: b}})
-		}
-	}
-	var experts []int32
-	seen := make([]bool, g.nExpert)
-	layer, phase := 0, 0
-	finish := func() error {
-		if len(experts) == 0 {
-			return nil
-		}
-		slices.Sort(experts)
-		for _, x := range runs {
-			hits, misses, err := demandAll(x.cache, layer, experts)
-			if err != nil {
-				return err
-			}
-			n := x.cell.phase(phase)
-			n.Lookups += hits + misses
-			n.Hits += hits
-			n.BytesRead += misses * g.size[layer]
-			x.cell.PeakBytes = max(x.cell.PeakBytes, x.cache.Stats().UsedBytes)
-		}
-		for _, e := range experts {
-			seen[e] = false
-		}
-		experts = experts[:0]
-		return nil
-	}
-	each := func(c *cell) error {
-		if c.newCall {
-			if err := finish(); err != nil {
-				return err
-			}
-			layer, phase = c.layer, c.phase
-			if phase == dump.Decode {
-				r.DecodeBatches++
-			} else {
-				r.PrefillBatches++
-			}
-		}
-		for i, e := range c.expert {
-			if !c.dropped[i] && !seen[e] { // what was dropped was not asked for
-				seen[e] = true
-				experts = append(experts, e)
-			}
-		}
-		return nil
-	}
-	return consumer{each, finish}, func() {
-		for _, x := range runs {
-			r.Cells = append(r.Cells, x.cell)
-		}
-	}, nil
 }

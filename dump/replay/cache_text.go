@@ -34,7 +34,14 @@ func (r *CacheReport) WriteText(w io.Writer) error {
 	}
 	p.f("\n(decode-only hit%%; C=T boundary is where a budget stops holding one token cycle)\n")
 	if r.Order == OrderLive {
-		p.f("\norder      live: this engine's cache driven by the recorded calls; it predicts a run\n")
+		p.f("\norder      live: this engine's cache driven by the recorded calls; it predicts a run")
+		if r.Prefetch != "" {
+			p.f(", reads ahead as the run did (%s)", r.Prefetch)
+		}
+		if r.Start != "" {
+			p.f(", begins with %s", r.Start)
+		}
+		p.f("\n")
 	} else {
 		p.f("\norder      batch: a prompt is one pass, eviction comes after a layer call and spares its experts; --live replays this engine's cache\n")
 	}
@@ -42,6 +49,12 @@ func (r *CacheReport) WriteText(w io.Writer) error {
 	p.f("recorded   %.1f %% decode hits in the run itself", percent(d.Hits, d.Lookups))
 	if r.Recorded.BudgetBytes > 0 {
 		p.f(" (%s, %s)", mib(r.Recorded.BudgetBytes), r.Recorded.Policy)
+	}
+	switch {
+	case r.Reproduction != nil:
+		p.f("\nrun        %s", r.Reproduction)
+	case r.NotReproduced != "":
+		p.f("\nrun        not held against it: %s", r.NotReproduced)
 	}
 	p.f("\nall        %s MiB are all experts together: a larger budget changes nothing\n", short(r.TotalBytes))
 	r.workingSet(p)

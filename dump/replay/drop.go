@@ -21,6 +21,8 @@ type DropConfig struct {
 	// Against is a run of the same prompt recorded with dropping on, whose reads the dynamic replay of this one is held
 	// against; nil: the trace itself, if it was recorded with dropping.
 	Against *Recorded
+	// Start is what the caches of the dynamic replay begin with; nil: empty.
+	Start *Start
 }
 
 // DefaultFracs are the thresholds that the format's own script tries.
@@ -120,10 +122,10 @@ func Drop(name string, r io.Reader, c DropConfig) (*DropReport, error) {
 	var rec *recorder
 	if geoErr == nil {
 		rec = newRecorder(g, &m)
-		if d, err = newDynamics(rep, &c, g, &m); err != nil {
+		if d, err = newDynamics(rep, &c, g, &m, aheadColumnsOf(tr)); err != nil {
 			return nil, fmt.Errorf("replay: %s: %w", name, err)
 		}
-	} else if len(c.Budgets) > 0 || c.Against != nil {
+	} else if len(c.Budgets) > 0 || c.Against != nil || c.Start != nil {
 		return nil, fmt.Errorf("replay: %s: %w", name, geoErr)
 	} else {
 		rep.Notes = append(rep.Notes, fmt.Sprintf("static replay only: %v", geoErr))
@@ -139,7 +141,7 @@ func Drop(name string, r io.Reader, c DropConfig) (*DropReport, error) {
 		return d.cell(c)
 	})
 	if err == nil {
-		err = d.finish()
+		err = d.finish(true)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("replay: %s: %w", name, err)

@@ -91,12 +91,19 @@ func (s *Dynamic) text(p *printer) {
 	if !s.SlotsKnown {
 		slots = "slots of expert_bytes: the preamble states no padding (" + SlotBytesKey + ")"
 	}
-	p.f("\n[dynamic] the engine's cache runs while dropping: %s, %s, %s\n", s.Policy, mib(s.BudgetBytes), slots)
+	p.f("\n[dynamic] the engine's cache runs while dropping: %s, %s, %s", s.Policy, mib(s.BudgetBytes), slots)
+	if s.Prefetch != "" {
+		p.f(", reading ahead (%s)", s.Prefetch)
+	}
+	if s.Start != "" {
+		p.f(", beginning with %s", s.Start)
+	}
+	p.f("\n")
 	for ph, label := range []string{"prefill", "decode"} {
 		if ph == 0 && !s.InPrefill {
 			base := s.Rows[0].Prefill
 			if base.Lookups > 0 {
-				p.f("  prefill drops nothing: %.1f MiB read, %.1f%% hits\n", float64(base.BytesRead)/(1<<20), percent(base.Hits, base.Lookups))
+				p.f("  prefill drops nothing: %.1f MiB read, %.1f%% hits\n", float64(base.read())/(1<<20), percent(base.Hits, base.Lookups))
 			}
 			continue
 		}
@@ -110,7 +117,7 @@ func (s *Dynamic) text(p *printer) {
 			d := s.Rows[i].phase(ph)
 			above = above || d.IOSaved > d.IOSavedStatic
 			p.f("  %7s  %8.1f%%  %8.1f%%  %9.2f%%  %8d  %8d  %10.1f\n", frac(s.Rows[i].Frac), 100*d.IOSavedStatic, 100*d.IOSaved, 100*d.MassLost,
-				d.Dropped, d.Misses, float64(d.BytesRead)/(1<<20))
+				d.Dropped, d.Misses, float64(d.read())/(1<<20))
 		}
 		if above {
 			p.f("  (above the static figure: what is dropped evicts nothing, and what stays cold is dropped again)\n")
@@ -136,10 +143,16 @@ func (s *Dynamic) text(p *printer) {
 		}
 		d := c.Predicted.phase(ph)
 		p.f("    %-7s  predicted %d misses, %d dropped, %.1f MiB; recorded %d, %d, %.1f; error in bytes %+.2f%%\n", label,
-			d.Misses, d.Dropped, float64(d.BytesRead)/(1<<20), rec.Misses, rec.Dropped, float64(rec.BytesRead)/(1<<20), 100*e)
+			d.Misses, d.Dropped, float64(d.read())/(1<<20), rec.Misses, rec.Dropped, float64(rec.read())/(1<<20), 100*e)
 		if saved := []float64{c.PrefillIOSaved, c.DecodeIOSaved}[ph]; c.Predicted.Frac > 0 && (ph == 1 || s.InPrefill) {
 			p.f("    %-7s  io_saved %.1f%% by the static replay, %.1f%% predicted, %.1f%% recorded\n", "", 100*d.IOSavedStatic, 100*d.IOSaved, 100*saved)
 		}
+	}
+	switch {
+	case s.Reproduction != nil:
+		p.f("    %s\n", s.Reproduction)
+	case s.NotReproduced != "":
+		p.f("    not held against the run row by row: %s\n", s.NotReproduced)
 	}
 }
 

@@ -15,12 +15,17 @@ type Dynamic struct {
 	BudgetBytes int64  `json:"budget_bytes"`
 	SlotsKnown  bool   `json:"slot_bytes_known"` // false: experts are taken to need no padding in the cache
 	InPrefill   bool   `json:"drop_in_prefill"`
+	Prefetch    string `json:"prefetch,omitempty"`    // what is read ahead, as the run did
+	Start       string `json:"cache_state,omitempty"` // the file that the cache begins with
 
 	Rows []DynamicRow `json:"rows"` // threshold 0 first: the same cache without dropping
 	// Check holds the row of a recorded run's threshold against that run; nil where there is none to compare with.
 	Check *DynamicCheck `json:"check,omitempty"`
 	// NoCheck says why Check is nil.
 	NoCheck string `json:"no_check,omitempty"`
+	// Reproduction holds the same row against the trace's own run row by row; nil where NotReproduced says why.
+	Reproduction  *Reproduction `json:"reproduction,omitempty"`
+	NotReproduced string        `json:"not_reproduced,omitempty"`
 }
 
 // DynamicRow is one threshold.
@@ -35,7 +40,8 @@ type DynamicPhase struct {
 	Lookups   int64   `json:"lookups"`
 	Hits      int64   `json:"hits"`
 	Misses    int64   `json:"misses"`
-	BytesRead int64   `json:"bytes_read"`
+	BytesRead int64   `json:"bytes_read"`            // on demand
+	Ahead     int64   `json:"ahead_bytes,omitempty"` // before it
 	Dropped   int64   `json:"dropped"`
 	MassLost  float64 `json:"mass_lost"` // share of the mass of known weights
 	IOSaved   float64 `json:"io_saved"`  // share of what the same cache reads without dropping: a prediction
@@ -64,6 +70,8 @@ type DynamicCheck struct {
 // selected it would do without (moe.Drop, step 2). State by expert; clear after the call.
 type verdicts struct {
 	share    float64
+	recorded bool  // the run's own decision counts where six digits of a weight leave it open ...
+	open     int64 // ... in so many rows
 	resident []uint8
 	needed   []bool
 	rows     []int32   // that would fall
@@ -82,6 +90,10 @@ func (v *verdicts) row(c *cell, miss, fall []bool) {
 	n := len(c.expert)
 	moe.MarkRow(v.share, c.weight, miss[:n], fall[:n])
 	for i, e := range c.expert {
+		if v.recorded && miss[i] && openWeight(c.weight[i], v.share) {
+			fall[i] = c.dropped[i]
+			v.open++
+		}
 		if fall[i] {
 			v.rows[e]++
 			v.mass[e] += c.weight[i]
@@ -98,7 +110,7 @@ func (v *verdicts) clear(e int32) { v.needed[e], v.rows[e], v.mass[e] = false, 0
 
 // dropRun is one threshold under one cache.
 type dropRun struct {
-	cache   *moe.Cache
+	cache   *liveCache
 	v       *verdicts
 	row     DynamicRow
 	dropped [2]float64 // mass by phase
@@ -120,26 +132,30 @@ type dynamics struct {
 	runs  [][]*dropRun // by set; [0] drops nothing
 	inPre bool
 
-	// the current call
-	layer, phase int
-	open         bool
-	drops        bool
-	experts      []int32 // routed, distinct
-	touched      []bool  // by expert
-	kept         []int32
-	known        cell
-	miss, fall   []bool
-	mass         [2]float64
+	ahead  *prefetch
+	own    *dropRun    // the one that does what the trace's run did, if there is one ...
+	ownSet int         // ... in this set ...
+	rep    *reproducer // ... held against it; nil: it is not
+	notRep string      // why
+
+	call       layerCall // the current one
+	drops      bool      // it may drop
+	kept       []int32
+	known      cell
+	miss, fall []bool
+	mass       [2]float64
 }
 
 // newDynamics returns a replay of no caches when none is named anywhere.
-func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta) (*dynamics, error) {
-	d := &dynamics{g: g, inPre: c.InPrefill, touched: make([]bool, g.nExpert), miss: make([]bool, g.k), fall: make([]bool, g.k)}
+func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta, cols aheadColumns) (*dynamics, error) {
+	d := &dynamics{g: g, inPre: c.InPrefill, call: newLayerCall(g), miss: make([]bool, g.k), fall: make([]bool, g.k)}
 	own := newRecorder(g, m).rec
 	from := &own
 	if c.Against != nil {
 		from = c.Against
 		d.inPre = d.inPre || from.Prefill.Dropped > 0
+	} else {
+		d.inPre = d.inPre || extra(m, DropInPrefillKey) == "true"
 	}
 	budgets, policies := c.Budgets, c.Policies
 	if len(budgets) == 0 && from.BudgetBytes > 0 {
@@ -148,6 +164,9 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta)
 	if len(budgets) == 0 {
 		if c.Against != nil {
 			return nil, fmt.Errorf("%s names no cache_bytes in its preamble: give the budget of that run", from.File)
+		}
+		if c.Start != nil {
+			return nil, fmt.Errorf("the preamble names no cache_bytes, and no budget is given: there is no cache to begin with %s", c.Start.Name)
 		}
 		rep.Notes = append(rep.Notes, "no dynamic replay: the preamble names no cache_bytes, and no budget is given")
 		return d, nil
@@ -165,11 +184,29 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta)
 		}
 	}
 	slices.Sort(fracs)
+	var err error
+	if d.ahead, err = newPrefetch(g, m, cols); err != nil {
+		return nil, err
+	}
+	start := ""
+	if c.Start != nil {
+		note, err := c.Start.check(m)
+		if err != nil {
+			return nil, err
+		}
+		if start = c.Start.Name; note != "" {
+			rep.Notes = append(rep.Notes, note)
+		}
+	}
+	if d.ahead.why != "" {
+		rep.Notes = append(rep.Notes, "nothing is read ahead in the dynamic replay: "+d.ahead.why)
+	}
+	d.notRep = notTheRun(g, m, d.ahead, c.Start)
 	for _, p := range policies {
 		for _, b := range budgets {
 			var runs []*dropRun
 			for _, f := range fracs {
-				cache, err := g.newLiveCache(p, b)
+				cache, err := g.newLiveCache(p, b, c.Start)
 				if err != nil {
 					return nil, err
 				}
@@ -179,9 +216,13 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta)
 					r.shadow = newVerdicts(share, g.nExpert)
 				}
 				runs = append(runs, r)
+				if c.Against == nil && d.notRep == "" && f == own.Frac && b == own.BudgetBytes && p == own.policy() {
+					d.own, d.ownSet, d.rep = r, len(d.sets), newReproducer(g, d.ahead)
+					r.v.recorded = true
+				}
 			}
 			d.runs = append(d.runs, runs)
-			d.sets = append(d.sets, Dynamic{Policy: p, BudgetBytes: b, SlotsKnown: g.slotsKnown})
+			d.sets = append(d.sets, Dynamic{Policy: p, BudgetBytes: b, SlotsKnown: g.slotsKnown, Prefetch: d.ahead.mode, Start: start})
 		}
 	}
 	return d, nil
@@ -192,20 +233,21 @@ func (d *dynamics) cell(c *cell) error {
 		return nil
 	}
 	if c.newCall {
-		if err := d.finish(); err != nil {
+		if err := d.finish(false); err != nil {
 			return err
 		}
 		d.begin(c)
 	}
+	d.call.cell(c, d.g.k)
 	for _, e := range c.expert {
-		if !d.touched[e] {
-			d.touched[e] = true
-			d.experts = append(d.experts, e)
-		}
+		d.call.want(e)
+	}
+	if d.rep != nil {
+		d.rep.cell(c)
 	}
 	known := c.known(&d.known)
 	for _, w := range known.weight {
-		d.mass[d.phase] += w
+		d.mass[c.phase] += w
 	}
 	for _, runs := range d.runs {
 		for _, r := range runs {
@@ -228,7 +270,7 @@ func (d *dynamics) cell(c *cell) error {
 }
 
 func (d *dynamics) begin(c *cell) {
-	d.layer, d.phase, d.open = c.layer, c.phase, true
+	d.call.begin(c)
 	d.drops = c.phase == dump.Decode || d.inPre
 	for _, runs := range d.runs {
 		for _, r := range runs {
@@ -240,40 +282,53 @@ func (d *dynamics) begin(c *cell) {
 	}
 }
 
-// finish demands what the open call keeps, as the engine does: ascending, as many at a time as fit.
-func (d *dynamics) finish() error {
-	if d == nil || !d.open {
+// finish demands what the open call keeps, as the engine does. cut: the trace may end within it.
+func (d *dynamics) finish(cut bool) error {
+	if d == nil || !d.call.open {
 		return nil
 	}
-	d.open = false
-	slices.Sort(d.experts)
-	size := d.g.size[d.layer]
+	l := &d.call
+	l.open = false
+	if err := l.checkAhead(d.g); err != nil {
+		return err
+	}
+	l.sorted()
+	next, asked := d.ahead.asks(l)
 	for _, runs := range d.runs {
 		for _, r := range runs {
-			if err := d.demand(r, size); err != nil {
+			rep := d.rep
+			if r != d.own {
+				rep = nil
+			}
+			ahead, err := d.demand(r, rep, next, asked)
+			if err != nil {
 				return err
+			}
+			if rep != nil && !(cut && l.short) {
+				rep.end(l, ahead)
 			}
 		}
 	}
-	for _, e := range d.experts {
-		d.touched[e] = false
-	}
-	d.experts = d.experts[:0]
 	return nil
 }
 
-func (d *dynamics) demand(r *dropRun, size int64) error {
-	p := r.row.phase(d.phase)
+// demand is one call of one run; it returns what was read ahead.
+func (d *dynamics) demand(r *dropRun, rep *reproducer, next int, asked []int32) (ahead int64, err error) {
+	l, size := &d.call, d.g.size[d.call.layer]
+	p := r.row.phase(l.phase)
 	d.kept = d.kept[:0]
-	for _, e := range d.experts {
+	for _, e := range l.experts {
 		if d.drops && r.shadow != nil {
 			if r.shadow.falls(e) {
-				r.saved[d.phase] += size
+				r.saved[l.phase] += size
 			}
 			r.shadow.clear(e)
 			if r.v.falls(e) {
 				p.Dropped += int64(r.v.rows[e])
-				r.dropped[d.phase] += r.v.mass[e]
+				r.dropped[l.phase] += r.v.mass[e]
+				if rep != nil {
+					rep.dropped(e, r.v.rows[e])
+				}
 				r.v.clear(e)
 				continue
 			}
@@ -281,27 +336,17 @@ func (d *dynamics) demand(r *dropRun, size int64) error {
 		}
 		d.kept = append(d.kept, e)
 	}
-	hits, misses, err := demandAll(r.cache, d.layer, d.kept)
-	p.Hits += hits
-	p.Misses += misses
-	p.Lookups += hits + misses
-	p.BytesRead += misses * size
-	return err
-}
-
-// demandAll runs one layer call through a live cache.
-func demandAll(c *moe.Cache, layer int, experts []int32) (hits, misses int64, err error) {
-	before := c.Stats()
-	for len(experts) > 0 {
-		n, err := c.Demand(layer, experts)
-		if err != nil {
-			return 0, 0, err
-		}
-		c.Release()
-		experts = experts[n:]
+	var read func(int32)
+	if rep != nil {
+		read = func(e int32) { rep.read(e, size) }
 	}
-	after := c.Stats()
-	return after.Hits - before.Hits, after.Misses - before.Misses, nil
+	n, err := r.cache.run(l, d.kept, d.ahead, next, asked, read)
+	p.Hits += n.hits
+	p.Misses += n.misses
+	p.Lookups += n.hits + n.misses
+	p.BytesRead += n.bytes
+	p.Ahead += n.aheadBytes
+	return n.aheadBytes, err
 }
 
 // report closes the sums. own is the trace's recorded run, against another one or nil.
@@ -313,8 +358,8 @@ func (d *dynamics) report(own, against *Recorded) []Dynamic {
 			for ph := range 2 {
 				p, base := r.row.phase(ph), d.runs[i][0].row.phase(ph)
 				p.MassLost = ratio(r.dropped[ph], d.mass[ph])
-				p.IOSaved = ratio(float64(base.BytesRead-p.BytesRead), float64(base.BytesRead))
-				p.IOSavedStatic = ratio(float64(r.saved[ph]), float64(base.BytesRead))
+				p.IOSaved = ratio(float64(base.read()-p.read()), float64(base.read()))
+				p.IOSavedStatic = ratio(float64(r.saved[ph]), float64(base.read()))
 			}
 			s.Rows = append(s.Rows, r.row)
 		}
@@ -325,22 +370,35 @@ func (d *dynamics) report(own, against *Recorded) []Dynamic {
 		if err := s.check(rec, against == nil); err != nil {
 			s.NoCheck = err.Error()
 		}
+		switch {
+		case s.Check == nil || against != nil:
+		case d.rep != nil && i == d.ownSet:
+			d.rep.r.Open = d.own.v.open
+			s.Reproduction = &d.rep.r
+		default:
+			s.NotReproduced = d.notRep
+		}
 	}
 	return d.sets
 }
 
+// read is all that was read.
+func (p *DynamicPhase) read() int64 { return p.BytesRead + p.Ahead }
+
 func (s *Dynamic) check(rec *Recorded, same bool) error {
-	policy := rec.Policy
-	if policy == "" {
-		policy = moe.Policies()[0]
-	}
 	switch {
 	case !rec.FracKnown:
 		return errors.New("the recorded run dropped, but its preamble does not say below what (drop_frac)")
 	case rec.BudgetBytes == 0:
 		return errors.New("the recorded run's preamble names no cache_bytes")
-	case rec.BudgetBytes != s.BudgetBytes || policy != s.Policy:
-		return fmt.Errorf("the recorded run's cache was another: %d bytes, %s", rec.BudgetBytes, policy)
+	case rec.BudgetBytes != s.BudgetBytes || rec.policy() != s.Policy:
+		return fmt.Errorf("the recorded run's cache was another: %d bytes, %s", rec.BudgetBytes, rec.policy())
+	case rec.Prefetch != s.Prefetch:
+		return fmt.Errorf("what the recorded run read ahead is not what is read ahead here (prefetch %q, here %q)", rec.Prefetch, s.Prefetch)
+	case rec.Load != "" && s.Start == "":
+		return fmt.Errorf("the recorded run began with a loaded cache (cache_load=%s): name that file with --cache-state", rec.Load)
+	case rec.Load == "" && s.Start != "":
+		return errors.New("the recorded run began with an empty cache")
 	case rec.Prefill.Dropped > 0 && !s.InPrefill:
 		return errors.New("the recorded run dropped in prompts, this replay does not")
 	}
@@ -349,10 +407,10 @@ func (s *Dynamic) check(rec *Recorded, same bool) error {
 		return fmt.Errorf("the recorded run's threshold %v was not replayed", rec.Frac)
 	}
 	c := &DynamicCheck{File: rec.File, Predicted: s.Rows[i], Decode: rec.Decode, Prefill: rec.Prefill, SameRouting: same}
-	c.DecodeErr = relative(c.Predicted.Decode.BytesRead, rec.Decode.BytesRead)
-	c.PrefillErr = relative(c.Predicted.Prefill.BytesRead, rec.Prefill.BytesRead)
-	c.DecodeIOSaved = 1 - ratio(float64(rec.Decode.BytesRead), float64(s.Rows[0].Decode.BytesRead))
-	c.PrefillIOSaved = 1 - ratio(float64(rec.Prefill.BytesRead), float64(s.Rows[0].Prefill.BytesRead))
+	c.DecodeErr = relative(c.Predicted.Decode.read(), rec.Decode.read())
+	c.PrefillErr = relative(c.Predicted.Prefill.read(), rec.Prefill.read())
+	c.DecodeIOSaved = 1 - ratio(float64(rec.Decode.read()), float64(s.Rows[0].Decode.read()))
+	c.PrefillIOSaved = 1 - ratio(float64(rec.Prefill.read()), float64(s.Rows[0].Prefill.read()))
 	s.Check = c
 	return nil
 }

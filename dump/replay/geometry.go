@@ -140,8 +140,8 @@ func (g *geometry) tokenBytes(size []int64) int64 {
 	return sum
 }
 
-// newLiveCache is the engine's cache over this trace's experts.
-func (g *geometry) newLiveCache(policy string, budget int64) (*moe.Cache, error) {
+// newLiveCache is the engine's cache over this trace's experts, as it begins.
+func (g *geometry) newLiveCache(policy string, budget int64, start *Start) (*liveCache, error) {
 	p, err := moe.NewPolicy(policy, g.ids, budget)
 	if err != nil {
 		return nil, err
@@ -152,7 +152,11 @@ func (g *geometry) newLiveCache(policy string, budget int64) (*moe.Cache, error)
 			layers[i] = moe.CacheLayer{Experts: g.nExpert, SlotBytes: s}
 		}
 	}
-	return moe.NewCache(p, budget, layers)
+	c, err := moe.NewCache(p, budget, layers)
+	if err != nil {
+		return nil, err
+	}
+	return &liveCache{Cache: c, g: g, budget: budget}, start.begin(c)
 }
 
 // extra is the value of a further preamble key, "" where there is none.

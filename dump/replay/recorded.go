@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"sluice/dump"
+	"sluice/moe"
 )
 
 // Recorded is what a run really did, by its own trace.
@@ -15,6 +17,8 @@ type Recorded struct {
 	Policy      string        `json:"cache_policy"` // "": not stated
 	Frac        float64       `json:"drop_frac"`
 	FracKnown   bool          `json:"drop_frac_known"` // stated, or nothing was dropped
+	Prefetch    string        `json:"prefetch,omitempty"`
+	Load        string        `json:"cache_load,omitempty"` // the cache state that it began with
 	Decode      RecordedPhase `json:"decode"`
 	Prefill     RecordedPhase `json:"prefill"`
 }
@@ -24,11 +28,35 @@ type RecordedPhase struct {
 	Routed      int64   `json:"routed"` // rows
 	Lookups     int64   `json:"lookups"`
 	Hits        int64   `json:"hits"`
-	Misses      int64   `json:"misses"` // experts read: misses that were not dropped
-	BytesRead   int64   `json:"bytes_read"`
-	Dropped     int64   `json:"dropped"` // rows
-	Mass        float64 `json:"mass"`    // of known weights
+	Misses      int64   `json:"misses"`                // experts read: misses that were not dropped
+	BytesRead   int64   `json:"bytes_read"`            // on demand
+	Ahead       int64   `json:"ahead_bytes,omitempty"` // before it
+	Dropped     int64   `json:"dropped"`               // rows
+	Mass        float64 `json:"mass"`                  // of known weights
 	MassDropped float64 `json:"mass_dropped"`
+}
+
+// read is all that was read.
+func (p *RecordedPhase) read() int64 { return p.BytesRead + p.Ahead }
+
+// began says what beside budget and policy made the run's reads, "" for nothing.
+func (r *Recorded) began() string {
+	var did []string
+	if r.Prefetch != "" {
+		did = append(did, "read ahead ("+r.Prefetch+")")
+	}
+	if r.Load != "" {
+		did = append(did, "began with a loaded cache ("+r.Load+")")
+	}
+	return strings.Join(did, " and ")
+}
+
+// policy is the run's, or the one of a run that does not say.
+func (r *Recorded) policy() string {
+	if r.Policy == "" {
+		return moe.Policies()[0]
+	}
+	return r.Policy
 }
 
 // recorder counts a Recorded. Lookups are of experts that at least one row kept.
@@ -40,7 +68,7 @@ type recorder struct {
 
 func newRecorder(g *geometry, m *dump.TraceMeta) *recorder {
 	r := &recorder{seen: make([]uint32, g.nExpert)}
-	r.rec.Policy = extra(m, "cache_policy")
+	r.rec.Policy, r.rec.Prefetch, r.rec.Load = extra(m, "cache_policy"), extra(m, "prefetch"), extra(m, "cache_load")
 	if n, err := strconv.ParseInt(extra(m, "cache_bytes"), 10, 64); err == nil && n > 0 {
 		r.rec.BudgetBytes = n
 	}
@@ -59,6 +87,7 @@ func (r *recorder) cell(c *cell) {
 		p = &r.rec.Decode
 	}
 	p.Routed += int64(len(c.expert))
+	p.Ahead += c.aheadBytes
 	for i, e := range c.expert {
 		w := c.weight[i]
 		if w-w == 0 {

@@ -22,10 +22,13 @@ type cell struct {
 	miss         []bool
 	bytes        []int64
 	dropped      []bool
+
+	ahead      []int32 // experts of the next layer that the call asked for; on its first cell only
+	aheadBytes int64   // what of them was read
 }
 
 func (c *cell) clear() {
-	c.unknown, c.drops = 0, 0
+	c.unknown, c.drops, c.ahead, c.aheadBytes = 0, 0, c.ahead[:0], 0
 	c.slot, c.expert, c.weight = c.slot[:0], c.expert[:0], c.weight[:0]
 	c.miss, c.bytes, c.dropped = c.miss[:0], c.bytes[:0], c.dropped[:0]
 }
@@ -73,21 +76,30 @@ type Scan struct {
 
 // rowBlock is rows on their way from the parser to the replay, which run beside each other: each costs about as much.
 type rowBlock struct {
-	rows [512]dump.TraceRow
-	line [512]int
-	n    int
-	err  error // after the rows
+	rows  [512]dump.TraceRow
+	line  [512]int
+	ahead [512]aheadRow // where the trace has columns for it
+	ids   []int32       // of all of them
+	n     int
+	err   error // after the rows
 }
 
 // readRows parses blocks until the trace ends or none come back any more.
 func readRows(tr *dump.TraceReader, free <-chan *rowBlock, full chan<- *rowBlock) {
 	defer close(full)
+	cols := aheadColumnsOf(tr)
 	for b := range free {
+		b.ids = b.ids[:0]
 		for b.n = 0; b.n < len(b.rows); b.n++ {
 			if b.err = tr.Next(&b.rows[b.n]); b.err != nil {
 				break
 			}
 			b.line[b.n] = tr.Line()
+			if cols.there() {
+				if b.err = b.readAhead(cols); b.err != nil {
+					break
+				}
+			}
 		}
 		full <- b
 		if b.err != nil {
@@ -116,6 +128,9 @@ func scan(tr *dump.TraceReader, k int, s *Scan, each func(*cell) error) (err err
 		for i := range b.n {
 			if err := sc.row(&b.rows[i], b.line[i]); err != nil {
 				return err
+			}
+			if a := &b.ahead[i]; a.there { // of this row
+				sc.c.ahead, sc.c.aheadBytes = append(sc.c.ahead, b.ids[a.from:a.to]...), sc.c.aheadBytes+a.bytes
 			}
 		}
 		if b.err != nil {

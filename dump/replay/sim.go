@@ -26,7 +26,8 @@ type CacheCell struct {
 type CacheCount struct {
 	Lookups   int64 `json:"lookups"`
 	Hits      int64 `json:"hits"`
-	BytesRead int64 `json:"bytes_read"`
+	BytesRead int64 `json:"bytes_read"`            // on demand
+	Ahead     int64 `json:"ahead_bytes,omitempty"` // before it (OrderLive)
 }
 
 // HitRate is Hits/Lookups, 0 to 1.

@@ -1,0 +1,16 @@
+//go:build !cuda
+
+package main
+
+import (
+	"errors"
+
+	"sluice/engine"
+)
+
+// builtWithCUDA says whether this is engine-cuda.
+const builtWithCUDA = false
+
+func openDevice(int64) (engine.Device, error) {
+	return nil, errors.New("this program has no CUDA arm") // not reached: handOver starts the one that has
+}

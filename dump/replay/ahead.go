@@ -1,0 +1,114 @@
+package replay
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"sluice/dump"
+)
+
+// The modes of a run's prefetch, as the preamble's key "prefetch" names them.
+const (
+	prefetchNextLayer = "next-layer" // what the next layer's router says of this layer's input: only the run knew, and recorded it
+	prefetchLastToken = "last-token" // what the next layer's router chose for the token before, in decode
+)
+
+// aheadColumns are the places of the columns in which a run says what it read ahead (dump.TraceMeta.Ahead) among those that
+// the reader does not know, -1 where there is none.
+type aheadColumns struct{ list, bytes int }
+
+func aheadColumnsOf(tr *dump.TraceReader) aheadColumns {
+	names := tr.ExtraColumns()
+	return aheadColumns{slices.Index(names, dump.AheadColumn), slices.Index(names, dump.AheadBytesColumn)}
+}
+
+func (c aheadColumns) there() bool { return c.list >= 0 && c.bytes >= 0 }
+
+// aheadRow is what one row says of it.
+type aheadRow struct {
+	there    bool
+	from, to int // of the block's ids
+	bytes    int64
+}
+
+// readAhead reads the columns of the block's row that was just parsed.
+func (b *rowBlock) readAhead(cols aheadColumns) error {
+	row, a := &b.rows[b.n], &b.ahead[b.n]
+	list, size := row.Extra[cols.list], row.Extra[cols.bytes]
+	if *a = (aheadRow{}); len(size) == 0 && len(list) == 0 {
+		return nil
+	}
+	var err error
+	*a = aheadRow{there: true, from: len(b.ids)}
+	if a.bytes, err = strconv.ParseInt(string(size), 10, 64); err != nil || a.bytes < 0 {
+		return fmt.Errorf("line %d: column %s: %.20q, want the bytes that were read ahead", b.line[b.n], dump.AheadBytesColumn, size)
+	}
+	for len(list) > 0 {
+		word, rest, _ := bytes.Cut(list, []byte(" "))
+		e, err := strconv.ParseInt(string(word), 10, 32)
+		if err != nil || e < 0 {
+			return fmt.Errorf("line %d: column %s: %.20q, want an expert", b.line[b.n], dump.AheadColumn, word)
+		}
+		b.ids, list = append(b.ids, int32(e)), rest
+	}
+	a.to = len(b.ids)
+	return nil
+}
+
+// prefetch says what a layer call asks for ahead of the next layer's, as the engine's prefetcher does.
+type prefetch struct {
+	g        *geometry
+	mode     string // "": nothing, or nothing that can be replayed
+	max      int64  // bytes of the budget that one call may ask for; 0: the default, see bound
+	last     [][]int32
+	recorded bool   // the trace has the columns
+	why      string // the run read ahead, and this is why the replay cannot
+}
+
+func newPrefetch(g *geometry, m *dump.TraceMeta, cols aheadColumns) (*prefetch, error) {
+	a := &prefetch{g: g, mode: extra(m, "prefetch"), last: make([][]int32, len(g.size)), recorded: cols.there()}
+	if s := extra(m, "prefetch_bytes"); s != "" {
+		var err error
+		if a.max, err = strconv.ParseInt(s, 10, 64); err != nil || a.max < 0 {
+			return nil, fmt.Errorf("prefetch_bytes %.20q in the preamble: want 0 or more", s)
+		}
+	}
+	switch a.mode {
+	case "", prefetchLastToken:
+	case prefetchNextLayer:
+		if !cols.there() {
+			a.mode, a.why = "", fmt.Sprintf("what prefetch %s asked for is not in the trace (no column %s): the release that recorded it did not say", prefetchNextLayer, dump.AheadColumn)
+		}
+	default:
+		a.mode, a.why = "", fmt.Sprintf("prefetch %.20q is not known", a.mode)
+	}
+	return a, nil
+}
+
+// asks returns the layer and its experts, the most wanted first, that a call asks for once all that it demands is in hand.
+// It is told of every call once, in order.
+func (a *prefetch) asks(c *layerCall) (layer int, experts []int32) {
+	next := c.layer + 1
+	switch a.mode {
+	case prefetchLastToken:
+		a.last[c.layer] = append(a.last[c.layer][:0], c.last...)
+		if next %= len(a.g.size); c.phase == dump.Decode && a.g.size[next] > 0 {
+			return next, a.last[next]
+		}
+	case prefetchNextLayer:
+		if next < len(a.g.size) && a.g.size[next] > 0 {
+			return next, c.ahead
+		}
+	}
+	return 0, nil
+}
+
+// bound is how many bytes of the budget a call may ask for.
+func (a *prefetch) bound(layer, tokens int, budget int64) int64 {
+	if a.max > 0 {
+		return a.max
+	}
+	return min(a.g.slot[layer]*int64(tokens), budget/4)
+}
