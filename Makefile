@@ -1,30 +1,26 @@
-# Targets are the names that .ci/run calls. FUZZTIME, TESTFLAGS, BENCH and CUDA may be set on the command line.
+# Targets are the names that .ci/run calls. FUZZTIME, TESTFLAGS, BENCH, CUDA, CUDA_HOME and CUDA_ARCH may be set on the
+# command line. CUDA=1 adds the device arm to build and test; the other goals are the same without a device.
 
 GO        ?= go
 TESTFLAGS ?=
 FUZZTIME  ?= 10s
 BENCH     ?= .
+CUDA      ?= 0
+CUDA_HOME ?=
+CUDA_ARCH ?=
+export CUDA CUDA_HOME CUDA_ARCH
 
 # The rooms where goroutines share values. synth has one goroutine, and the race detector makes it ten times slower.
 RACE_PKGS = $(filter-out sluice/engine/synth,$(shell $(GO) list ./kernels/... ./moe/... ./dump/... ./engine/... ./bench/probe ./bench/sweep))
 
-GOALS = all build test race noasm bench fuzz lint generate check-long
-.PHONY: $(GOALS) clean
-
-ifneq ($(filter-out 0,$(CUDA)),)
-
-# build.sh says what the machine lacks and refuses; no goal quietly means the CPU engine.
-$(GOALS):
-	@CUDA='$(CUDA)' ./build.sh
-
-else
+.PHONY: all build test race noasm bench fuzz lint generate check-long cuda-emu cuda-test cuda-check clean
 
 all: build
 
 build:
 	@./build.sh
 
-test:
+test: $(if $(filter-out 0,$(CUDA)),cuda-test)
 	$(GO) test $(TESTFLAGS) ./...
 
 race:
@@ -48,13 +44,26 @@ lint:
 generate:
 	@if grep -rq --include='*.go' '^//go:generate ' .; then $(GO) generate ./...; else echo "nothing to generate"; fi
 
+# bin/emu/libcuda.so.1: libcuda with the CPU for a device. It takes g++ alone.
+cuda-emu:
+	@sh cuda/emu/build.sh bin/emu
+
+# The device arm's tests on the emulated device. They compile against a toolkit's headers; see cuda/install-toolkit.sh.
+cuda-test: cuda-emu
+	@environment=$$(cuda/env.sh) && eval "$$environment" && set -x && \
+		$(GO) vet -tags cuda ./cuda/... ./cmd/engine && \
+		$(GO) test -tags cuda $(TESTFLAGS) ./cuda/... && $(GO) test -tags cuda -run '^TestCUDA' $(TESTFLAGS) ./cmd/engine
+
+# bin/check and bin/check.tar.gz: what cuda/check.sh runs on a machine with a GPU and no Go.
+cuda-check:
+	@CUDA=1 ./build.sh && cuda/check-pack.sh
+
 # What a release owes on top of every commit: minutes to an hour.
 check-long: lint noasm
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 60m ./...
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
 	FUZZTIME=100000x FUZZLIMIT=600 bash .ci/fuzz.sh
-
-endif
+	@if cuda/env.sh --device >/dev/null; then SLUICE_LONG=1 $(MAKE) cuda-test TESTFLAGS='-count=1 -timeout 60m'; else echo "skipped: the device arm's tests, for want of a CUDA toolkit"; fi
 
 clean:
-	rm -rf bin
+	rm -rf bin cuda/driver/image/kernels
