@@ -10,9 +10,9 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 
+	"sluice/dump/whole"
 	"sluice/moe"
 )
 
@@ -72,7 +72,7 @@ func (s *Session) SaveCache(path string) (experts int, err error) {
 		return 0, err
 	}
 	data := encodeState(s.m.Identity(), st)
-	if err := writeBeside(path, data); err != nil {
+	if err := whole.WriteFile(path, func(w io.Writer) error { _, err := w.Write(data); return err }); err != nil {
 		return 0, fmt.Errorf("engine: cache state: %w", err)
 	}
 	return len(st.Residents), nil
@@ -231,23 +231,4 @@ func decodeState(data []byte) (*StateFile, error) {
 	}
 	f.Residents, f.Gone = list[:residents:residents], list[residents:]
 	return f, nil
-}
-
-// writeBeside writes a file under another name in the same folder and renames it once it is whole.
-func writeBeside(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }

@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -84,31 +82,6 @@ func TestCacheStateRefuses(t *testing.T) {
 				t.Errorf("bit %d changed: %v", i, err)
 			}
 		}
-	}
-}
-
-func TestWriteBeside(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "state")
-	for _, text := range []string{"one", "two"} {
-		if err := writeBeside(path, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := os.ReadFile(path); err != nil || string(got) != text {
-			t.Errorf("%q, %v", got, err)
-		}
-	}
-	if err := writeBeside(filepath.Join(dir, "no", "such"), nil); err == nil {
-		t.Error("a folder that is not there: no error")
-	}
-	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeBeside(filepath.Join(dir, "folder"), []byte("x")); err == nil {
-		t.Error("over a folder: no error")
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
-		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

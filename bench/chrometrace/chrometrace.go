@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"io"
 
-	"sluice/bench/profile"
+	"sluice/dump/whole"
 	"sluice/engine"
 )
 
@@ -41,7 +41,7 @@ func Of(rec *engine.Recorder, facts map[string]string) *Trace {
 }
 
 // Save writes the file under a temporary name beside it first.
-func (t *Trace) Save(path string) error { return profile.WriteFile(path, t.Write) }
+func (t *Trace) Save(path string) error { return whole.WriteFile(path, t.Write) }
 
 type event struct {
 	Name string         `json:"name"`

@@ -4,7 +4,6 @@ package figure
 import (
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,8 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+
+	"sluice/dump/whole"
 )
 
 // Formats are the file extensions that Save knows.
@@ -51,22 +52,7 @@ func SaveRow(path string, ps []*plot.Plot, width, height float64) error {
 }
 
 func write(path string, w io.WriterTo) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("figure: %s: cannot write: %w", path, err)
-	}
-	_, err = w.WriteTo(f)
-	if err == nil {
-		err = f.Chmod(0o644) // CreateTemp's mode is for secrets
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
+	if err := whole.WriteFile(path, func(f io.Writer) error { _, err := w.WriteTo(f); return err }); err != nil {
 		return fmt.Errorf("figure: %s: cannot write: %w", path, err)
 	}
 	return nil

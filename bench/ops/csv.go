@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"sluice/bench/profile"
+	"sluice/dump/whole"
 	"sluice/engine"
 	"sluice/kernels"
 )
@@ -37,10 +38,10 @@ func (p *Profile) Save(path string) error {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("ops: %w", err)
 	}
-	if err := profile.WriteFile(log, func(w io.Writer) error { _, err := io.WriteString(w, line); return err }); err != nil {
+	if err := whole.WriteFile(log, func(w io.Writer) error { _, err := io.WriteString(w, line); return err }); err != nil {
 		return err
 	}
-	return profile.WriteFile(path, p.Write)
+	return whole.WriteFile(path, p.Write)
 }
 
 // writer holds one row at a time.

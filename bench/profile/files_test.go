@@ -1,9 +1,6 @@
 package profile
 
 import (
-	"errors"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,39 +29,6 @@ func TestChipFreq(t *testing.T) {
 	writeText(t, dir, "run/"+DeviceLogName, []byte("CHIP_FREQ[MHz]: 1.2.3\n"))
 	if _, _, err := ChipFreqMHz(csv); err == nil || !strings.HasSuffix(err.Error(), `line 1: CHIP_FREQ[MHz] "1.2.3" is not a number`) {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestWriteFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "out.json")
-	put := func(text string, err error) error {
-		return WriteFile(path, func(w io.Writer) error {
-			_, werr := io.WriteString(w, text)
-			return errors.Join(werr, err)
-		})
-	}
-	if err := put("one", nil); err != nil {
-		t.Fatal(err)
-	}
-	broken := errors.New("broken")
-	if err := put("tw", broken); !errors.Is(err, broken) {
-		t.Errorf("error %v", err)
-	}
-	if got := readText(t, dir, "out.json"); got != "one" {
-		t.Errorf("after a failure the file has %q", got)
-	}
-	if names, _ := os.ReadDir(dir); len(names) != 1 {
-		t.Errorf("left behind: %v", names)
-	}
-	if err := WriteFile(filepath.Join(dir, "none", "x"), nil); err == nil {
-		t.Error("a folder that does not exist is no error")
-	}
-	if err := WriteFile(os.DevNull, func(w io.Writer) error { _, err := io.WriteString(w, "x"); return err }); err != nil {
-		t.Error(err)
-	}
-	if st, err := os.Stat(os.DevNull); err != nil || st.Mode().IsRegular() {
-		t.Errorf("the null device is %v, %v", st, err)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sluice/dump/whole"
 )
 
 func referenceReport(t *testing.T) *Report {
@@ -64,7 +66,7 @@ func TestHTMLInBrowser(t *testing.T) {
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "report.html")
-	if err := WriteFile(file, report(t, "dlv3_ops.csv", string(referenceCSV(t)), ReportOptions{}).WriteHTML); err != nil {
+	if err := whole.WriteFile(file, report(t, "dlv3_ops.csv", string(referenceCSV(t)), ReportOptions{}).WriteHTML); err != nil {
 		t.Fatal(err)
 	}
 	run := func(args ...string) string {

@@ -16,6 +16,7 @@ import (
 	"sluice/dump"
 	"sluice/dump/coact"
 	"sluice/dump/inspect"
+	"sluice/dump/whole"
 )
 
 type coactFlags struct {
@@ -155,29 +156,13 @@ func countList(flag, list string) ([]int, error) {
 
 type ioWriter = io.Writer // where a parameter called io hides the package
 
-// replaceFile writes a file beside its final name and renames it, so that nobody finds half of one. The file must not
-// be the one that it is made from.
-func replaceFile(path string, from *os.File, write func(ioWriter) error) (err error) {
+// replaceFile is whole.WriteFile for a file that is made from another, and must not be it.
+func replaceFile(path string, from *os.File, write func(ioWriter) error) error {
 	old, oldErr := os.Stat(path)
 	if source, err := from.Stat(); err == nil && oldErr == nil && os.SameFile(old, source) {
 		return usagef("%s: would replace the recording it is made from", path)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	err = write(tmp)
-	if err == nil {
-		err = tmp.Chmod(0o644) // CreateTemp's mode is for secrets
-	}
-	if closeErr := tmp.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		os.Remove(tmp.Name())
+	if err := whole.WriteFile(path, write); err != nil {
 		return fmt.Errorf("%s: cannot write: %w", path, err)
 	}
 	return nil

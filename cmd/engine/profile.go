@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice/bench/profile"
+	"sluice/dump/whole"
 )
 
 type profileFlags struct {
@@ -93,16 +94,16 @@ func (f *profileFlags) run(c *cobra.Command, csv, out string, io streams) error 
 		}
 	}
 	r.Notes = doc.Notes
-	if err := profile.WriteFile(out, r.WriteJSON); err != nil {
+	if err := whole.WriteFile(out, r.WriteJSON); err != nil {
 		return err
 	}
 	if f.md != "" {
-		if err := profile.WriteFile(f.md, r.WriteMarkdown); err != nil {
+		if err := whole.WriteFile(f.md, r.WriteMarkdown); err != nil {
 			return err
 		}
 	}
 	if f.html != "" {
-		if err := profile.WriteFile(f.html, r.WriteHTML); err != nil {
+		if err := whole.WriteFile(f.html, r.WriteHTML); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"sluice/bench/figure"
 	"sluice/bench/sweep"
+	"sluice/dump/whole"
 	"sluice/engine/machine"
 )
 
@@ -175,20 +176,12 @@ func readTopology(path string) (sweep.Topology, error) {
 	return t, nil
 }
 
-// writeSweep writes beside and renames.
 func writeSweep(path string, doc *sweep.Document) error {
 	b, err := json.MarshalIndent(doc, "", "  ")
 	if err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
-	if err = os.WriteFile(tmp, append(b, '\n'), 0o666); err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		os.Remove(tmp)
-	}
-	return err
+	return whole.WriteFile(path, func(w ioWriter) error { _, err := w.Write(append(b, '\n')); return err })
 }
 
 func printSweep(io streams, doc *sweep.Document) error {

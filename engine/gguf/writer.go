@@ -6,9 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
+	"sluice/dump/whole"
 	"sluice/kernels"
 )
 
@@ -295,36 +294,24 @@ func (w *Writer) WriteTo(out io.Writer) (int64, error) {
 	return total, nil
 }
 
-// WriteFile writes the file beside path and renames it when it is complete and on the disk, so that path never holds half a
-// model. On failure what was there before stays.
-func (w *Writer) WriteFile(path string) (err error) {
+// WriteFile writes the file so that path never holds half a model (whole.WriteFile). On failure what was there before stays.
+func (w *Writer) WriteFile(path string) error {
 	if w.err != nil {
 		return w.err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".partial-*")
+	var failed error
+	err := whole.WriteFile(path, func(f io.Writer) error {
+		buf := bufio.NewWriterSize(f, 1<<20)
+		if _, failed = w.WriteTo(buf); failed != nil {
+			return failed
+		}
+		return buf.Flush()
+	})
+	if failed != nil {
+		return failed
+	}
 	if err != nil {
-		return fmt.Errorf("gguf: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			tmp.Close()
-			os.Remove(tmp.Name())
-		}
-	}()
-	buf := bufio.NewWriterSize(tmp, 1<<20)
-	if _, err := w.WriteTo(buf); err != nil {
-		return err
-	}
-	for _, step := range []func() error{
-		buf.Flush,
-		func() error { return tmp.Chmod(0o644) }, // a temporary file is private
-		tmp.Sync,
-		tmp.Close,
-		func() error { return os.Rename(tmp.Name(), path) },
-	} {
-		if err := step(); err != nil {
-			return fmt.Errorf("gguf: write %s: %w", path, err)
-		}
+		return fmt.Errorf("gguf: write %s: %w", path, err)
 	}
 	return nil
 }
