@@ -52,7 +52,7 @@ cuda-emu:
 cuda-test: cuda-emu
 	@environment=$$(cuda/env.sh) && eval "$$environment" && set -x && \
 		$(GO) vet -tags cuda ./cuda/... ./cmd/engine && \
-		$(GO) test -tags cuda $(TESTFLAGS) ./cuda/... && $(GO) test -tags cuda -run '^TestCUDA' $(TESTFLAGS) ./cmd/engine
+		$(GO) test -exec "$$PWD/cuda/emu/run.sh" -tags cuda $(TESTFLAGS) ./cuda/... && $(GO) test -tags cuda -run '^TestCUDA' $(TESTFLAGS) ./cmd/engine
 
 # bin/check and bin/check.tar.gz: what cuda/check.sh runs on a machine with a GPU and no Go.
 cuda-check:
@@ -63,7 +63,8 @@ check-long: lint noasm
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 60m ./...
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
 	FUZZTIME=100000x FUZZLIMIT=600 bash .ci/fuzz.sh
-	@if cuda/env.sh --device >/dev/null; then SLUICE_LONG=1 $(MAKE) cuda-test TESTFLAGS='-count=1 -timeout 60m'; else echo "skipped: the device arm's tests, for want of a CUDA toolkit"; fi
+	@if cuda/env.sh --device >/dev/null; then SLUICE_LONG=1 $(MAKE) cuda-test TESTFLAGS='-count=1 -timeout 60m' && \
+		SLUICE_EMU_ORDER=reverse $(MAKE) cuda-test TESTFLAGS=-count=1; else echo "skipped: the device arm's tests, for want of a CUDA toolkit"; fi
 
 clean:
 	rm -rf bin cuda/driver/image/kernels

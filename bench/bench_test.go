@@ -181,8 +181,34 @@ func formats(t *testing.T, results []Speed) {
 			}
 		}
 	}
-	if n != 3*len(results) || !strings.Contains(b.String(), "Unit tok/s better=higher\n") || !strings.Contains(b.String(), "/model=my_model-4/") {
+	if n != 3*len(results) || !strings.Contains(b.String(), "/isa=generic/") || !strings.Contains(b.String(), "/threads=") || !strings.Contains(b.String(), "Unit tok/s better=higher\n") || !strings.Contains(b.String(), "/model=my_model-4/") {
 		t.Errorf("%d lines\n%s", n, b.String())
+	}
+}
+
+// On a device its name stands where the processor's instruction set does, and threads are left out.
+func TestDeviceFormats(t *testing.T) {
+	f := Facts{Machine: "a CPU", Model: "m.gguf", ISA: "avx512", Device: "cuda:1 NVIDIA H200 (sm_90, 143771 MiB, driver 12.8)"}
+	results := []Speed{{Test: "tg3", Tokens: 3, Seconds: []float64{1}, Config: Variant{CacheMB: "auto", Arm: "table", NExpertUsed: 4}}}
+	var b bytes.Buffer
+	if err := WriteCSV(&b, f, results); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	if !strings.Contains(text, "# device="+f.Device+"\n") || strings.Contains(text, "isa") || !strings.Contains(text, ",table,0,,4,") {
+		t.Errorf("CSV:\n%s", text)
+	}
+	b.Reset()
+	if err := WriteGoBench(&b, f, results); err != nil {
+		t.Fatal(err)
+	}
+	text = b.String()
+	if !strings.Contains(text, "\ndevice: "+f.Device+"\n") ||
+		!strings.Contains(text, "BenchmarkDecode/model=m/device=cuda:1_NVIDIA_H200/tokens=3/depth=0/cache-mb=auto/drop-cold-experts=0/arm=table/io-threads=0/n-expert-used=4\t") {
+		t.Errorf("benchmark lines:\n%s", text)
+	}
+	if s := results[0].Config.String(); strings.Contains(s, "threads ,") || strings.HasSuffix(s, "threads ") || !strings.Contains(s, "io-threads 0, n-expert-used 4") {
+		t.Errorf("setting in words: %s", s)
 	}
 }
 

@@ -14,8 +14,8 @@ type Variant struct {
 	CacheMB   string  `json:"cache_mb"` // "auto" or a number of MiB, 0 for no cache
 	Drop      float64 `json:"drop_cold_experts"`
 	Arm       string  `json:"arm"`
-	IOThreads int     `json:"io_threads"` // 0: the default, or no cache
-	Threads   int     `json:"threads"`
+	IOThreads int     `json:"io_threads"`        // 0: the default, or no cache
+	Threads   int     `json:"threads,omitempty"` // 0: the default, or none: a device computes
 	// NExpertUsed is experts per token; 0: the model's.
 	NExpertUsed int `json:"n_expert_used"`
 }
@@ -89,19 +89,25 @@ func btoi(b bool) int {
 func (v Variant) String() string {
 	var parts []string
 	for _, k := range v.keys() {
-		parts = append(parts, k[0]+" "+k[1])
+		if k[1] != "" {
+			parts = append(parts, k[0]+" "+k[1])
+		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-// keys are the names and values of a variant, as flags have them.
+// keys are the names and values of a variant, as flags have them; "" for the threads of a device.
 func (v Variant) keys() [][2]string {
+	threads := ""
+	if v.Threads > 0 {
+		threads = strconv.Itoa(v.Threads)
+	}
 	return [][2]string{
 		{"cache-mb", v.CacheMB},
 		{"drop-cold-experts", strconv.FormatFloat(v.Drop, 'g', -1, 64)},
 		{"arm", v.Arm},
 		{"io-threads", strconv.Itoa(v.IOThreads)},
-		{"threads", strconv.Itoa(v.Threads)},
+		{"threads", threads},
 		{"n-expert-used", strconv.Itoa(v.NExpertUsed)},
 	}
 }

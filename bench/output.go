@@ -17,9 +17,18 @@ type Facts struct {
 	Version, Commit string
 	Machine         string // processor
 	Model, Arch     string
-	ISA             string
+	ISA             string // of the processor's kernels
+	Device          string // what computes in the processor's place; "": the processor
 	Flags           string // as typed
 	Warnings        []string
+}
+
+// computes names what computed: the device, or the processor by the instruction set of its kernels.
+func (f *Facts) computes() (key, value string) {
+	if f.Device != "" {
+		return "device", f.Device
+	}
+	return "isa", f.ISA
 }
 
 // WriteTable writes results for a person, a column for each option that differs between them.
@@ -106,7 +115,7 @@ func WriteCSV(to io.Writer, f Facts, results []Speed) error {
 	line("os", runtime.GOOS+"/"+runtime.GOARCH)
 	line("model", f.Model)
 	line("arch", f.Arch)
-	line("isa", f.ISA)
+	line(f.computes())
 	line("flags", f.Flags)
 	for _, w := range f.Warnings {
 		line("warning", w)
@@ -155,6 +164,13 @@ func WriteCSV(to io.Writer, f Facts, results []Speed) error {
 func WriteGoBench(to io.Writer, f Facts, results []Speed) error {
 	w := bufio.NewWriter(to)
 	fmt.Fprintf(w, "goos: %s\ngoarch: %s\npkg: sluice/bench\ncpu: %s\nversion: %s\ncommit: %s\n", runtime.GOOS, runtime.GOARCH, f.Machine, f.Version, f.Commit)
+	if f.Device != "" {
+		fmt.Fprintf(w, "device: %s\n", f.Device)
+	}
+	what, on := f.computes()
+	if i := strings.Index(on, " ("); i > 0 { // the name alone, without what the device: line says of it
+		on = on[:i]
+	}
 	fmt.Fprintf(w, "Unit tok/s better=higher\nUnit GB/s better=higher\nUnit ms-first-token better=lower\n")
 	for i := range results {
 		r := &results[i]
@@ -162,9 +178,11 @@ func WriteGoBench(to io.Writer, f Facts, results []Speed) error {
 		if r.prefill() {
 			name = "BenchmarkPrefill"
 		}
-		name += fmt.Sprintf("/model=%s/isa=%s/tokens=%d/depth=%d", label(f.Model), label(f.ISA), r.Tokens, r.Depth)
+		name += fmt.Sprintf("/model=%s/%s=%s/tokens=%d/depth=%d", label(f.Model), what, label(on), r.Tokens, r.Depth)
 		for _, k := range r.Config.keys() {
-			name += "/" + k[0] + "=" + k[1]
+			if k[1] != "" {
+				name += "/" + k[0] + "=" + k[1]
+			}
 		}
 		for j, sec := range r.Seconds {
 			n := float64(r.Tokens)

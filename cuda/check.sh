@@ -48,8 +48,10 @@ out=${out:-$(mktemp -d "${TMPDIR:-/tmp}/sluice-check.XXXXXX")}
 mkdir -p "$out" || exit 2
 out=$(cd "$out" && pwd)
 if [ -z "$pack" ] && [ -f "$here/../bin/check.tar.gz" ]; then
-    tar -C "$out" -xzf "$here/../bin/check.tar.gz" || die "bin/check.tar.gz does not unpack"
-    pack=$out/check
+    unpacked=$(mktemp -d "${TMPDIR:-/tmp}/sluice-check.XXXXXX") || exit 2
+    trap 'rm -rf "$unpacked"' EXIT
+    tar -C "$unpacked" -xzf "$here/../bin/check.tar.gz" || die "bin/check.tar.gz does not unpack"
+    pack=$unpacked/check
 fi
 [ -n "$pack" ] || die "no prebuilt files: neither engine-cuda in $here nor bin/check or bin/check.tar.gz beside it: make cuda-check builds them, where Go and a CUDA toolkit are"
 engine=$pack/engine-cuda

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -98,7 +99,7 @@ type benchJSON struct {
 	Machine  string         `json:"machine"`
 	Model    string         `json:"model"`
 	Arch     string         `json:"arch"`
-	ISA      string         `json:"isa"`
+	ISA      string         `json:"isa,omitempty"` // absent on a device
 	Warnings []string       `json:"warnings"`
 	Probe    *probe.Result  `json:"probe,omitempty"`
 	Results  []bench.Speed  `json:"results"`
@@ -179,7 +180,7 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	}
 	subjects := make([]bench.Subject, len(runs))
 	for i, r := range runs {
-		procs := variants[i].Threads + r.plan.Lanes + 2
+		procs := cmp.Or(variants[i].Threads, s.cpus.Threads()) + r.plan.Lanes + 2
 		subjects[i] = bench.Subject{Variant: variants[i], Session: r.session, Enter: func() { runtime.GOMAXPROCS(procs) }}
 	}
 	bar := progress(io.err)
@@ -193,6 +194,9 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	bench.CompareTopK(speeds)
 	doc := benchJSON{Version: version, Commit: commit(), Machine: bench.CPUModel("/"), Model: s.name, Arch: s.model.Arch, ISA: kernels.ISA(),
 		Warnings: []string{}, Results: speeds}
+	if f.dev != nil {
+		doc.ISA = ""
+	}
 	for i, v := range variants {
 		for _, w := range bench.LoadWarnings(before, bench.ReadLoad("/"), s.cpus, v.Threads) {
 			if !slices.Contains(doc.Warnings, w) {
@@ -398,7 +402,7 @@ func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, 
 	var need int64
 	for i := range variants {
 		v := &variants[i]
-		if v.Threads == 0 {
+		if v.Threads == 0 && f.dev == nil {
 			v.Threads = s.cpus.Threads()
 		}
 		if v.NExpertUsed == 0 {
@@ -425,9 +429,6 @@ func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, 
 			return runs, err
 		}
 		runs = append(runs, benchRun{ses, plan})
-		if v.Drop > 0 && plan.BudgetBytes == 0 {
-			return runs, f.dropFlags.check(c, v.Drop, false)
-		}
 		variants[i].IOThreads = plan.Lanes
 	}
 	return runs, nil
@@ -476,6 +477,9 @@ func (f *benchFlags) measureMachine(c *cobra.Command, io streams, s *setup, spee
 func (f *benchFlags) print(io streams, doc *benchJSON, variants []bench.Variant, runs []benchRun, t *taps) error {
 	facts := bench.Facts{Version: doc.Version, Commit: doc.Commit, Machine: doc.Machine, Model: doc.Model, Arch: doc.Arch, ISA: doc.ISA,
 		Flags: strings.Join(os.Args[1:], " "), Warnings: doc.Warnings}
+	if f.dev != nil {
+		facts.Device = f.dev.Name()
+	}
 	switch {
 	case f.csv:
 		return bench.WriteCSV(io.out, facts, doc.Results)
@@ -501,6 +505,10 @@ func (f *benchFlags) record(c *cobra.Command, io streams, s *setup, v bench.Vari
 	s.stream = nil // its logs belong to the timed run
 	rc := bench.RecordConfig{Depth: cfg.Depth[0], Seed: cfg.Seed, OpsCSV: f.opsCSV, ChromeTrace: f.chromeTrace,
 		Facts: map[string]string{"version": version, "commit": commit(), "model": s.name, "machine": bench.CPUModel("/"), "isa": kernels.ISA(), "flags": strings.Join(os.Args[1:], " ")}}
+	if f.dev != nil {
+		delete(rc.Facts, "isa")
+		rc.Facts["device"] = f.dev.Name()
+	}
 	if len(cfg.PP) > 0 {
 		rc.Prompt = cfg.PP[0]
 	}

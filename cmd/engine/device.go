@@ -22,15 +22,16 @@ const cudaBinary = "engine-cuda"
 
 // deviceFlags say where to compute.
 type deviceFlags struct {
-	device  string
+	device  string // as typed; after take: cpu or cuda
 	cacheMB string
+	ordinal int           // after take: the device's number
 	dev     engine.Device // after take; nil: this processor
 	auto    bool          // after take: the processor will do as well
 }
 
 func (f *deviceFlags) add(c *cobra.Command) {
 	fs := c.Flags()
-	fs.StringVar(&f.device, "device", "cpu", "where to compute: cpu, cuda, or auto (cuda where it works, else cpu)")
+	fs.StringVar(&f.device, "device", "cpu", "where to compute: cpu, cuda, cuda:N (device number N, 0 is the first), or auto (cuda where it works, else cpu)")
 	fs.StringVar(&f.cacheMB, "device-cache-mb", "auto", "device memory for experts in MiB; auto: what is left of the device, as much as the model has use for")
 }
 
@@ -62,6 +63,16 @@ func (f *deviceFlags) cacheBytes() (int64, error) {
 	return mb << 20, nil
 }
 
+// cudaOrdinal reads cuda or cuda:N.
+func cudaOrdinal(name string) (n int, ok bool) {
+	if name == "cuda" {
+		return 0, true
+	}
+	digits, ok := strings.CutPrefix(name, "cuda:")
+	u, err := strconv.ParseUint(digits, 10, 31)
+	return int(u), ok && err == nil
+}
+
 // take settles where to compute: it opens the device, or leaves this process to the program that can, or returns with
 // the processor chosen. auto takes the processor, and says why, where the device is not to be had or a flag is typed
 // that only the processor has. A second call does nothing.
@@ -70,28 +81,28 @@ func (f *deviceFlags) take(c *cobra.Command, io streams) error {
 	if err != nil {
 		return err
 	}
-	switch f.device {
-	case "cpu":
-		if c.Flags().Changed("device-cache-mb") {
+	if f.dev != nil {
+		return nil
+	}
+	var ok bool
+	switch f.ordinal, ok = cudaOrdinal(f.device); {
+	case f.device == "cpu":
+		if c.Flags().Changed("device-cache-mb") && !f.auto {
 			return usagef("--device-cache-mb %s has no effect with --device cpu", f.cacheMB)
 		}
 		return nil
-	case "cuda", "auto":
-	default:
-		return usagef("--device %q: want cpu, cuda or auto", f.device)
-	}
-	if f.dev != nil {
-		return nil
+	case !ok && f.device != "auto":
+		return usagef("--device %q: want cpu, cuda, cuda:N or auto", f.device)
 	}
 	f.auto = f.device == "auto"
 	if err = f.refuse(c); err == nil {
 		if builtWithCUDA {
-			f.dev, err = openDevice(cache)
+			f.dev, err = openDevice(f.ordinal, cache)
 		} else {
 			err = handOver(f.auto)
 		}
 		if err != nil && !f.auto {
-			err = fmt.Errorf("--device cuda: %w; or use --device cpu", err)
+			err = fmt.Errorf("--device %s: %w%s", f.device, err, orCPU)
 		}
 	}
 	switch {
@@ -122,7 +133,7 @@ func (f *modelFlags) try(io streams, m *engine.Model) error {
 	if err == nil {
 		return s.Close()
 	}
-	f.fallBack(io, err)
+	f.fallBack(io, memoryHint(err, f.cacheMB != "auto", false))
 	return f.give()
 }
 
@@ -157,6 +168,10 @@ func handOver(try bool) error {
 	if err != nil {
 		return err
 	}
+	// So that it can say if it was built from another version.
+	if err := os.Setenv(startedByEnv, version); err != nil {
+		return err
+	}
 	if try {
 		out, err := exec.Command(path, "device", "cuda").CombinedOutput()
 		if err != nil {
@@ -166,34 +181,42 @@ func handOver(try bool) error {
 	return fmt.Errorf("starting %s: %w", path, syscall.Exec(path, append([]string{path}, os.Args[1:]...), os.Environ()))
 }
 
-// lastLine returns the last line that is not empty, without this program's name before it.
+// orCPU is what messages end with where a device was asked for by name. The line that engine-cuda dies with where no
+// driver answers always has it.
+const orCPU = "; or use --device cpu"
+
+// startedByEnv tells engine-cuda the version of the program that starts it.
+const startedByEnv = "SLUICE_STARTED_BY"
+
+// lastLine returns the last line that is not empty, without this program's name before it and the way out behind it.
 func lastLine(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.TrimPrefix(lines[len(lines)-1], "engine: ")
+	return strings.TrimSuffix(strings.TrimPrefix(lines[len(lines)-1], "engine: "), orCPU)
 }
 
 func deviceCommand(io streams) *cobra.Command {
 	return &cobra.Command{
-		Use:   "device [cpu|cuda]",
+		Use:   "device [cpu|cuda|cuda:N]",
 		Short: "Say what --device would compute on",
 		Long: `Says what --device cpu and --device cuda would compute on, or why not. With one of them named, only that, and the exit
-status says whether it is there.`,
+status says whether it is there. cuda:N is device number N.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			which := ""
 			if len(args) == 1 {
 				which = args[0]
 			}
-			if which != "" && which != "cpu" && which != "cuda" {
-				return usagef("device %q: want cpu or cuda", which)
+			ordinal, ok := cudaOrdinal(which)
+			if which != "" && which != "cpu" && !ok {
+				return usagef("device %q: want cpu, cuda or cuda:N", which)
 			}
-			if which != "cuda" {
+			if !ok {
 				fmt.Fprintf(io.out, "cpu: %s kernels, %d processors (%s)\n", kernels.ISA(), runtime.NumCPU(), kernels.Features())
 			}
 			if which == "cpu" {
 				return nil
 			}
-			err := describeCUDA(io)
+			err := describeCUDA(io, ordinal)
 			if err != nil && which == "" {
 				fmt.Fprintf(io.out, "cuda: no: %v\n", err)
 				return nil
@@ -204,9 +227,9 @@ status says whether it is there.`,
 }
 
 // describeCUDA prints the device's name, by the program that can open it.
-func describeCUDA(io streams) error {
+func describeCUDA(io streams, ordinal int) error {
 	if builtWithCUDA {
-		dev, err := openDevice(0)
+		dev, err := openDevice(ordinal, 0)
 		if err != nil {
 			return err
 		}
@@ -220,7 +243,10 @@ func describeCUDA(io streams) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(path, "device", "cuda")
+	if err := os.Setenv(startedByEnv, version); err != nil {
+		return err
+	}
+	cmd := exec.Command(path, "device", fmt.Sprintf("cuda:%d", ordinal))
 	cmd.Stdout = io.out
 	var errs strings.Builder
 	cmd.Stderr = &errs

@@ -17,12 +17,16 @@ import (
 	"time"
 )
 
-// programs builds both programs beside each other, as build.sh does.
+// otherVersion is the program of another version.
+const otherVersion = "engine-other"
+
+// programs builds both programs beside each other, as build.sh does, and otherVersion.
 func programs(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, p := range []struct{ name, tags string }{{"engine", ""}, {cudaBinary, "cuda"}} {
-		if out, err := exec.Command("go", "build", "-tags", p.tags, "-o", filepath.Join(dir, p.name), ".").CombinedOutput(); err != nil {
+	for _, p := range []struct{ name, tags, version string }{{"engine", "", "dev"}, {otherVersion, "", "other"}, {cudaBinary, "cuda", "dev"}} {
+		cmd := exec.Command("go", "build", "-tags", p.tags, "-ldflags", "-X main.version="+p.version, "-o", filepath.Join(dir, p.name), ".")
+		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", p.name, err, out)
 		}
 	}
@@ -47,6 +51,7 @@ func TestCUDAProgram(t *testing.T) {
 	}
 	engine := programs(t)
 	t.Run("generate", func(t *testing.T) { deviceGenerates(t, engine) })
+	t.Run("says", func(t *testing.T) { deviceSays(t, engine) })
 	for _, arm := range []string{"table", "host"} {
 		t.Run("interrupt "+arm, func(t *testing.T) { deviceInterrupted(t, engine, arm) })
 	}
@@ -107,6 +112,64 @@ func deviceGenerates(t *testing.T, engine string) {
 		if _, errs, code := start(env, append(generate, "cuda")...); code != 1 || !strings.Contains(errs, reason) {
 			t.Errorf("%s: status %d, want 1 and %q\n%s", env, code, reason, errs)
 		}
+	}
+}
+
+// deviceSays is what the program prints and refuses about a device that it has.
+func deviceSays(t *testing.T, engine string) {
+	if out, _ := exec.Command(engine, "device", "cuda").CombinedOutput(); !strings.Contains(string(out), "emulated") {
+		t.Skip("a real device pretends nothing")
+	}
+	state, model := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "f32.gguf")
+	call(t, "gguf", "synth", model, "--layers", "2", "--embd", "256", "--heads", "4", "--kv-heads", "2", "--head-dim", "64", "--experts", "4", "--used", "2", "--ff", "64",
+		"--type", "f32").want(t, 0)
+	const unused = "device: all experts are in its memory, so the host's cache (--cache-mb) is not used"
+	for _, c := range []struct {
+		env, program string
+		args         []string // behind run a -n 2 --temp 0
+		code         int
+		want, not    []string
+	}{
+		{"", "engine", []string{"--cache-mb", "3"}, 0, []string{unused}, nil},
+		{"", "engine", []string{"--cache-mb", "3", "--cache-save", state}, 2, []string{"--cache-save " + state + " has no effect", "--device-cache-mb"}, nil},
+		{"", "engine", []string{"--cache-mb", "3", "--cache-save", state, "--device-cache-mb", "3"}, 0, []string{"device: 26 experts in 3.0 MiB", "experts saved"}, []string{unused, " 0 experts saved"}},
+		{"", "engine", []string{"--cache-mb", "3", "--cache-load", state}, 2, []string{"--cache-load " + state + " has no effect"}, nil},
+		{"", "engine", []string{"--cache-mb", "3", "--cache-load", state, "--device-cache-mb", "3"}, 0, []string{"experts loaded"}, nil},
+		{"", "engine", []string{"--cache-mb", "3", "--drop-cold-experts", "0.5", "--cache-save", state}, 0,
+			[]string{"device: --drop-cold-experts goes by the host's cache alone", "experts saved"}, []string{unused, " 0 experts saved"}},
+		{"", "engine", []string{"--cache-mb", "3", "--route-trace", state + ".csv"}, 0, []string{"is told of them for the route trace"}, []string{unused}},
+		{"", "engine", []string{"--drop-cold-experts", "0.5"}, 2, []string{"drops nothing without an expert cache"}, []string{"nothing can be dropped"}},
+		{"SLUICE_EMU_MB=16", "engine", nil, 0, []string{"device: 23 experts in 2.8 MiB"}, nil},
+		{"SLUICE_EMU_DEVICES=0", "engine", nil, 1, []string{"the driver finds no device", "; or use --device cpu"}, nil},
+		{"SLUICE_EMU_DEVICES=2", "engine", []string{"--device", "cuda:1"}, 0, []string{"device: cuda:1 "}, nil},
+		{"SLUICE_EMU_DEVICES=2", "engine", []string{"--device", "cuda:2"}, 1, []string{"--device cuda:2: ", "the driver has 2", "; or use --device cpu"}, nil},
+		{"SLUICE_EMU_MB=2", "engine", nil, 1, []string{"MiB free: a shorter context (-c) or a smaller prompt chunk (-b) needs less"}, []string{"--device-cache-mb"}},
+		{"SLUICE_EMU_MB=16", "engine", []string{"--device-cache-mb", "8"}, 1, []string{"MiB free: a smaller --device-cache-mb, a shorter context (-c)"}, nil},
+		{"SLUICE_EMU_MB=1", "engine", []string{"-m", model}, 1, []string{"blk.", "MiB free: all dense weights must fit"}, []string{"(-c)"}},
+		{"", otherVersion, nil, 1, []string{"engine-cuda is version dev, the engine that started it other: make CUDA=1 builds both; or use --device cpu"}, nil},
+		{"", otherVersion, []string{"--device", "auto"}, 0, []string{"computing on the processor: engine-cuda: engine-cuda is version dev"}, nil},
+	} {
+		cmd := exec.Command(filepath.Join(filepath.Dir(engine), c.program), append([]string{"run", "a", "-n", "2", "--temp", "0", "--device", "cuda"}, c.args...)...)
+		cmd.Env = append(os.Environ(), c.env)
+		out, err := cmd.CombinedOutput()
+		text := string(out)
+		if code := exitCode(err); code != c.code {
+			t.Errorf("%s %s %q: status %d, want %d\n%s", c.env, c.program, c.args, code, c.code, text)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s %s %q: no %q in\n%s", c.env, c.program, c.args, want, text)
+			}
+		}
+		for _, not := range c.not {
+			if strings.Contains(text, not) {
+				t.Errorf("%s %s %q: %q in\n%s", c.env, c.program, c.args, not, text)
+			}
+		}
+	}
+	out, err := exec.Command(engine, "bench", "--device", "cuda", "--pp", "4", "--tg", "", "--repeat", "1", "--warmup", "0", "--csv").Output()
+	if text := string(out); err != nil || !strings.Contains(text, "# device=cuda:0 ") || strings.Contains(text, "# isa=") || !strings.Contains(text, ",table,0,,4,") {
+		t.Errorf("bench --csv: %v\n%s", err, text)
 	}
 }
 

@@ -38,11 +38,33 @@ func printDevice(w io.Writer, s *engine.Session) {
 	case d.Resident:
 		fmt.Fprint(w, "device: all experts in its memory")
 	default:
-		fmt.Fprintf(w, "device: %d experts in %d MiB, %d hits, %d misses, %d evictions, %.1f MiB copied", d.Slots, d.BudgetBytes>>20, d.Hits, d.Misses,
+		fmt.Fprintf(w, "device: %d experts in %.1f MiB, %d hits, %d misses, %d evictions, %.1f MiB copied", d.Slots, float64(d.BudgetBytes)/(1<<20), d.Hits, d.Misses,
 			d.Evictions, float64(d.CopiedBytes)/(1<<20))
 	}
 	if d.Graph {
 		fmt.Fprint(w, ", a decode step is one graph")
 	}
 	fmt.Fprintln(w)
+}
+
+// idleCache says whether the host's cache, of budget bytes, is neither read through nor asked: the device has all experts,
+// and nothing is dropped or traced.
+func idleCache(s *engine.Session, budget int64) bool {
+	d, on := s.DeviceStats()
+	c := s.Config()
+	return on && d.Resident && budget > 0 && c.Drop.Frac == 0 && c.Trace == nil
+}
+
+// hostCacheNote says what the host's cache is for where the device has all experts; "" where nothing is to be said.
+func hostCacheNote(s *engine.Session, budget int64) string {
+	d, on := s.DeviceStats()
+	switch c := s.Config(); {
+	case !on || !d.Resident || budget == 0:
+		return ""
+	case idleCache(s, budget):
+		return "all experts are in its memory, so the host's cache (--cache-mb) is not used"
+	case c.Drop.Frac > 0:
+		return "--drop-cold-experts goes by the host's cache alone: it drops here too, though all experts are in the device's memory, where that saves nothing"
+	}
+	return "all experts are in its memory: the host's cache (--cache-mb) is told of them for the route trace and reads nothing"
 }

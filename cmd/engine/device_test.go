@@ -65,7 +65,9 @@ func TestDeviceMissing(t *testing.T) {
 		t.Errorf("device: %s", r.out)
 	}
 	call(t, "device", "cuda").want(t, 1, "no NVIDIA driver")
-	call(t, "device", "tpu").want(t, 2, "want cpu or cuda")
+	call(t, "device", "tpu").want(t, 2, "want cpu, cuda or cuda:N")
+	call(t, "run", "a", "--device", "cuda:1").want(t, 1, "--device cuda:1: no NVIDIA driver", "use --device cpu")
+	call(t, "bench", "--device", "auto", "--device-cache-mb", "4", "--pp", "", "--tg", "1", "--repeat", "1").want(t, 0, "computing on the processor")
 }
 
 // What cannot take effect is refused: on the processor the device's settings, on the device the processor's.
@@ -77,6 +79,11 @@ func TestDeviceRefusals(t *testing.T) {
 		{[]string{"--device-cache-mb", "5"}, "no effect with --device cpu"},
 		{[]string{"--device", "auto", "--device-cache-mb", "0"}, "want auto or a number of MiB, 1 or more"},
 		{[]string{"--device", "auto", "--device-cache-mb", "lots"}, "want auto or a number of MiB, 1 or more"},
+		{[]string{"--device", "cuda:"}, "want cpu, cuda, cuda:N or auto"},
+		{[]string{"--device", "cuda:-1"}, "want cpu, cuda, cuda:N or auto"},
+		{[]string{"--device", "cuda:one"}, "want cpu, cuda, cuda:N or auto"},
+		{[]string{"--device", "tpu:0"}, "want cpu, cuda, cuda:N or auto"},
+		{[]string{"--device", "cuda:1", "--threads", "2"}, "no worker team"},
 		{[]string{"--device", "cuda", "--threads", "2"}, "no worker team"},
 		{[]string{"--device", "cuda", "--isa", "generic"}, "kernels of this processor"},
 		{[]string{"--device", "cuda", "--kv", "q8_0"}, "cache is f16"},
@@ -114,11 +121,11 @@ func TestDeviceHandOver(t *testing.T) {
 	if _, errs, err := run("run", "a", "--device", "cuda"); err == nil || !strings.Contains(errs, "no engine-cuda beside "+engine) {
 		t.Errorf("no engine-cuda: %v\n%s", err, errs)
 	}
-	put(t, "#!/bin/sh\n[ \"$1\" = device ] && { echo \"noise\"; echo 'engine: cuda: the driver is too old' >&2; exit 1; }\necho \"handed over: $*\"\n", 0o755, dir, cudaBinary)
-	if out, errs, err := run("run", "a b", "--device", "cuda"); err != nil || out != "handed over: run a b --device cuda\n" {
+	put(t, "#!/bin/sh\n[ \"$1\" = device ] && { echo \"noise\"; echo 'engine: cuda: the driver is too old; or use --device cpu' >&2; exit 1; }\necho \"handed over: $* by $SLUICE_STARTED_BY\"\n", 0o755, dir, cudaBinary)
+	if out, errs, err := run("run", "a b", "--device", "cuda"); err != nil || out != "handed over: run a b --device cuda by dev\n" {
 		t.Errorf("--device cuda: %v, %q\n%s", err, out, errs)
 	}
-	if out, errs, err := run("run", "a", "--device", "auto", "-n", "1"); err != nil || strings.Contains(out, "handed over") || !strings.Contains(errs, "cuda: the driver is too old") {
+	if out, errs, err := run("run", "a", "--device", "auto", "-n", "1"); err != nil || strings.Contains(out, "handed over") || !strings.Contains(errs, "cuda: the driver is too old (exit") {
 		t.Errorf("--device auto where the device fails: %v, %q\n%s", err, out, errs)
 	}
 	if _, errs, err := run("device", "cuda"); err == nil || !strings.Contains(errs, "the driver is too old") {

@@ -186,15 +186,12 @@ func (f *evalFlags) measure(c *cobra.Command, s *setup, row evalRow, mode engine
 		return r, err
 	}
 	defer func() { err = errors.Join(err, t.close(&s.io), ses.Close()) }()
-	if row.frac > 0 && plan.BudgetBytes == 0 {
-		return r, usagef("--drop-cold-experts %v drops nothing without an expert cache: name one with --cache-mb", row.frac)
-	}
 	bar := progress(s.io.err)
 	p, err := ses.MeasurePerplexity(c.Context(), ids, f.chunk, mode, func(done, total int, p engine.Perplexity) {
 		bar(done, total, fmt.Sprintf("perplexity %.4f", p.Value()))
 	})
 	if err != nil {
-		return r, err
+		return r, memoryHint(err, true, true)
 	}
 	if err := errors.Join(t.sel.Flush(), t.trace.Flush()); err != nil {
 		return r, err

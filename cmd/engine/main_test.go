@@ -100,7 +100,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "-f", file, "--no-parse-special"}, "--no-parse-special has no effect"},
 		{[]string{"run", "a", "-n", "0"}, "want 1 or more, or -1"},
 		{[]string{"run", "a", "-n", "x"}, "invalid argument"},
-		{[]string{"run", "a", "--device", "tpu"}, "want cpu, cuda or auto"},
+		{[]string{"run", "a", "--device", "tpu"}, "want cpu, cuda, cuda:N or auto"},
 		{[]string{"run", "a", "--isa", "mmx"}, "generic"},
 		{[]string{"run", "a", "--arm", "leg"}, "want host or table"},
 		{[]string{"run", "a", "--kv", "q1"}, "want f16, f32 or q8_0"},

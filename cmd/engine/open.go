@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -45,6 +46,8 @@ type setup struct {
 	ahead  *cacheFlags      // what is read ahead
 	rec    *engine.Recorder // of the next session; nil: none
 	stream *stream          // of the next session; nil: none
+	opened int              // sessions so far
+	noted  string           // hostCacheNote that was printed last
 }
 
 // open checks the flags, opens the model and prints what runs on what.
@@ -146,8 +149,11 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 		return nil, plan, err
 	}
 	// Workers that wait by spinning must not keep a reader lane from running: leave it room.
-	runtime.GOMAXPROCS(mf.threads + plan.Lanes + 2)
+	runtime.GOMAXPROCS(cmp.Or(mf.threads, s.cpus.Threads()) + plan.Lanes + 2)
 	cfg.Source = src
+	if drop.Frac > 0 && plan.BudgetBytes == 0 {
+		return nil, plan, errors.Join(usagef("--drop-cold-experts %v drops nothing without an expert cache: name one with --cache-mb", drop.Frac), src.Close())
+	}
 	if t != nil {
 		if err := t.open(s, k, drop, dropInPrefill, plan); err != nil {
 			src.Close()
@@ -160,9 +166,10 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	}
 	ses, err := m.NewSession(cfg)
 	if err != nil {
-		err = errors.Join(err, src.Close(), s.stream.close(nil, nil), t.close(nil))
+		err = errors.Join(memoryHint(err, mf.cacheMB != "auto", s.opened > 0), src.Close(), s.stream.close(nil, nil), t.close(nil))
 		return nil, plan, err
 	}
+	s.opened++
 	if !quiet {
 		full := ses.Config()
 		fmt.Fprintf(s.io.err, "session: %d tokens of context (%s, %.1f MiB), prompt chunk %d, %s arm, %d experts per token\n",
@@ -175,7 +182,11 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 			fmt.Fprintln(s.io.err, "device:", n)
 		}
 	}
-	if err := s.stream.start(s, ses, plan.BudgetBytes > 0); err != nil {
+	if n := hostCacheNote(ses, plan.BudgetBytes); n != "" && n != s.noted {
+		s.noted = n // rows of a comparison differ in it
+		fmt.Fprintln(s.io.err, "device:", n)
+	}
+	if err := s.stream.start(s, ses, plan.BudgetBytes); err != nil {
 		return nil, plan, errors.Join(err, s.stream.close(nil, nil), t.close(nil), ses.Close())
 	}
 	if t != nil {

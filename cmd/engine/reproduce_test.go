@@ -181,7 +181,7 @@ func TestReproduceFails(t *testing.T) {
 		{"no state", good, "", 0, []string{"began with a loaded cache (cache_load=state)"}},
 		{"a state that does not say whose", strings.Replace(good, "# tensor_table=", "# was=", 1), state, 0, []string{" reproduced: ", "is taken to be a state of this model"}},
 		{"no padding known", strings.Replace(good, "# slot_bytes=", "# was=", 1), state, 0, []string{"not held against the run row by row: the preamble states no slot_bytes"}},
-		{"of a device", strings.Replace(good, "# slot_bytes=", "# device=cuda\n# slot_bytes=", 1), state, 0, []string{"not held against the run row by row: device=cuda held experts of its own"}},
+		{"of a device", strings.Replace(good, "# slot_bytes=", "# device=cuda\n# slot_bytes=", 1), state, 0, []string{" reproduced: ", "residency of ", "(bytes not compared: device=cuda held experts of its own"}},
 		{"an unknown prefetch", strings.Replace(good, "# prefetch=last-token", "# prefetch=oracle", 1), state, 0, []string{`prefetch "oracle" is not known`}},
 		{"a bad list", edit(9, func([]string) bool { return true }, is("x")), state, 1, []string{"column ahead", `"x"`}},
 		{"a bad bound", strings.Replace(good, "# prefetch_bytes=", "# prefetch_bytes=x", 1), state, 1, []string{"prefetch_bytes"}},

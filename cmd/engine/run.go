@@ -92,9 +92,6 @@ func (f *runFlags) run(c *cobra.Command, args []string, io streams) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close(&io), ses.Close()) }()
-	if err := f.dropFlags.check(c, f.frac, plan.BudgetBytes > 0); err != nil {
-		return err
-	}
 	smp, err := engine.NewSampler(f.sampler, s.model.NVocab)
 	if err != nil {
 		return err
@@ -148,7 +145,7 @@ func (f *runFlags) check(c *cobra.Command, args []string) error {
 	if err := f.streamFlags.check(c, f.mb != "0" && f.cacheFlags.io != "mmap"); err != nil {
 		return err
 	}
-	// A drop threshold is checked again once it is known whether there is a cache.
+	// A drop threshold is checked again by setup.session, once it is known whether there is a cache.
 	return f.dropFlags.check(c, f.frac, f.mb != "0")
 }
 

@@ -87,12 +87,18 @@ func (t *stream) telemetry(s *setup, cfg *engine.SessionConfig, plan engine.Sour
 }
 
 // start loads the cache of an open session.
-func (t *stream) start(s *setup, ses *engine.Session, cached bool) error {
+func (t *stream) start(s *setup, ses *engine.Session, budget int64) error {
 	if t == nil {
 		return nil
 	}
-	if !cached && t.f.save+t.f.load != "" {
+	if budget == 0 && t.f.save+t.f.load != "" {
 		return usagef("--cache-save and --cache-load: all experts are in memory, there is no expert cache: name one with --cache-mb")
+	}
+	for _, x := range []struct{ name, file string }{{"cache-save", t.f.save}, {"cache-load", t.f.load}} {
+		if x.file != "" && idleCache(ses, budget) {
+			return usagef("--%s %s has no effect: the device has all experts and the host's cache is not used: leave it out, or give the device less with --device-cache-mb",
+				x.name, x.file)
+		}
 	}
 	if t.f.load == "" {
 		return nil

@@ -42,7 +42,7 @@ func TestCUDAFault(t *testing.T) {
 		t.Skip("a fault on a real device may take the next test's context with it")
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestCUDAOpenOnly$")
-	cmd.Env = append(os.Environ(), pretended+"=fault")
+	cmd.Env = append(os.Environ(), pretended+"=fault", "SLUICE_EMU_STATE=")
 	out, err := cmd.CombinedOutput()
 	if err == nil || strings.Count(string(out), "CUDA_ERROR_ILLEGAL_ADDRESS") != 1 || !strings.Contains(string(out), "waiting for a stream: ") || !strings.Contains(string(out), "a kernel started before went wrong") {
 		t.Errorf("%v, want one error, of the stream\n%s", err, out)

@@ -92,7 +92,7 @@ func (g *routing) diff(t testing.TB, want error) string {
 	if d := wantTable(g.tab, c.Table, c.T).diff(table); d != "" {
 		return fmt.Sprintf("%s\n%+v, want\n%+v", d, table, wantTable(g.tab, c.Table, c.T))
 	}
-	sums, _ := dev.DecodeSums(download[byte](t, g.tab.Sums, dev.SumsBytes))
+	sums, _, _ := dev.DecodeSums(download[byte](t, g.tab.Sums, dev.SumsBytes))
 	if want := (dev.Sums{Routed: int64(c.Routed), Dropped: int64(c.Dropped), Mass: c.Mass, MassDropped: c.MassDropped}); sums != want {
 		return fmt.Sprintf("sums %+v, want %+v", sums, want)
 	}
@@ -292,7 +292,7 @@ func TestCUDADropSums(t *testing.T) {
 				want.MassDropped += float64(weights[i])
 			}
 		}
-		if got, _ := dev.DecodeSums(download[byte](t, tab.Sums, dev.SumsBytes)); got != want {
+		if got, _, _ := dev.DecodeSums(download[byte](t, tab.Sums, dev.SumsBytes)); got != want {
 			t.Errorf("weights of 2^%d to 2^%d: %+v, want %+v", exponents[0], exponents[1], got, want)
 		}
 	}
@@ -374,8 +374,24 @@ func TestCUDARoutingRepeats(t *testing.T) {
 		}
 		want = dev.Sums{Routed: want.Routed + int64(c.Routed), Dropped: want.Dropped + int64(c.Dropped), Mass: want.Mass + c.Mass, MassDropped: want.MassDropped + c.MassDropped}
 	}
-	if _, total := dev.DecodeSums(download[byte](t, g.tab.Sums, dev.SumsBytes)); total != want {
+	record := download[byte](t, g.tab.Sums, dev.SumsBytes)
+	_, total, before := dev.DecodeSums(record)
+	if total != want {
 		t.Errorf("sums %+v after 100 calls, want %+v", total, want)
+	}
+	if dev.RestoreSums(record); before.Routed != total.Routed-int64(c.Routed) {
+		t.Errorf("sums %+v before the last call, %+v with it", before, total)
+	} else if _, got, _ := dev.DecodeSums(record); got != before {
+		t.Errorf("sums %+v without the last call, want %+v", got, before)
+	}
+	// A record elsewhere goes on from this one's totals.
+	next := g.tab
+	next.Before, next.Sums = g.tab.Sums, upload(t, make([]byte, dev.SumsBytes))
+	g.tab = next
+	run(t, g.launches()...)
+	call, sum, was := dev.DecodeSums(download[byte](t, next.Sums, dev.SumsBytes))
+	if was != total || sum.Routed != total.Routed+call.Routed || sum.Mass != total.Mass+call.Mass {
+		t.Errorf("the next record: call %+v, total %+v, before %+v, want %+v", call, sum, was, total)
 	}
 }
 

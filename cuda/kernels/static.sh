@@ -1,8 +1,8 @@
 #!/bin/sh
 # static.sh SM FATBIN...: what can be said of the kernels without a device, for architecture SM (90), as one Markdown table
 # with a line a kernel: registers, bytes of static shared memory, stack, spills (LDL and STL), and the loads from memory by
-# width (LDG of 16, 8, 4, 2 and 1 bytes). `cuda/kernels/static.sh 90 cuda/driver/image/*.fatbin` shows what `make CUDA=1`
-# built; cubins will do too. Needs cuobjdump of the toolkit, where toolkit.sh finds one or on PATH.
+# width (LDG of 16, 8, 4, 2 and 1 bytes). `cuda/kernels/static.sh 90 cuda/driver/image/kernels/*.fatbin` shows what
+# `make CUDA=1` built; cubins will do too. Needs cuobjdump of the toolkit, where toolkit.sh finds one or on PATH.
 #
 # The counts are of instructions in the code, not of executions: an unrolled loop has its loads several times. From sm_90 on
 # shared memory includes 1024 bytes of the system's in kernels that use any.

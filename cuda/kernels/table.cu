@@ -49,10 +49,12 @@ static __device__ void table_chain(const int *ids, const float *weights, const i
     *lost = fallen;
 }
 
-// table_sums writes the call's sums and adds them to the totals, the whole block. The sums in double have to be those of
+// table_sums writes the call's record, the whole block: its sums (4 words), the totals with it and those without. before
+// are the totals of the call before. The sums in double have to be those of
 // one chain in (row, slot) order, which a prefill would wait for. But if every weight is below 4 and a multiple of a
 // quantum that 2^53 of are enough for all slots at that bound, no order rounds anywhere: then everybody counts quanta.
-static __device__ void table_sums(const int *ids, const float *weights, const int *at, int slots, long long *sums) {
+static __device__ void table_sums(const int *ids, const float *weights, const int *at, int slots, const long long *before,
+                                  long long *sums) {
     __shared__ unsigned long long quanta[3];  // of all slots, of the dropped; number of the dropped
     const int tid = threadIdx.x;
     int bits = 0;  // slots <= 2^bits
@@ -95,21 +97,27 @@ static __device__ void table_sums(const int *ids, const float *weights, const in
     if (!exact) table_chain(ids, weights, at, slots, &mass, &lost);
     if (tid != 0) return;
     double *d = (double *)sums;
+    const long long routed = before[0], fell = before[1];  // read before they are written: they may be this record's
+    const double massBefore = ((const double *)before)[2], lostBefore = ((const double *)before)[3];
     sums[0] = slots;
     sums[1] = quanta[2];
     d[2] = mass;
     d[3] = lost;
-    sums[4] += sums[0];
-    sums[5] += sums[1];
-    d[6] += mass;
-    d[7] += lost;
+    sums[4] = routed + slots;
+    sums[5] = fell + (long long)quanta[2];
+    d[6] = massBefore + mass;
+    d[7] = lostBefore + lost;
+    sums[8] = routed;
+    sums[9] = fell;
+    d[10] = massBefore;
+    d[11] = lostBefore;
 }
 
 // Shared memory in words: at n; n*words more if bits is 0. words = rows/32 rounded up.
 extern "C" __global__ void table_build(const int *ids, const float *weights, const unsigned char *resident, float threshold,
                                        int renorm, int rows, int n, int k, int *offsets, int *token, float *applied,
                                        int *expertOf, int *entryOf, int *tiles, int *nTiles, unsigned char *dropped,
-                                       long long *sums, unsigned *bits) {
+                                       const long long *totals, long long *sums, unsigned *bits) {
     SHARED_DYN(int, at);  // by expert: whether a slot wants the read, then the first entry, -1 if the expert falls
     __shared__ unsigned long long partial[32];
     const int tid = threadIdx.x, threads = blockDim.x, warps = threads / 32;
@@ -201,5 +209,5 @@ extern "C" __global__ void table_build(const int *ids, const float *weights, con
         expertOf[entry] = e;
         entryOf[row * k + lower] = entry;
     }
-    table_sums(ids, weights, at, slots, sums);
+    table_sums(ids, weights, at, slots, totals, sums);
 }

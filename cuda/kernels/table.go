@@ -27,7 +27,8 @@ type Table struct {
 	Tiles    Ptr // int32 [MaxTiles][3]: expert, first entry, entries (1 to TileCols); an expert's tiles stand together
 	NTiles   Ptr // int32
 	Dropped  Ptr // uint8 [MaxT*K]: the slot was dropped
-	Sums     Ptr // SumsBytes, see Sums; zeroed once, at creation
+	Sums     Ptr // SumsBytes, the call's record, see Sums; zeroed once, at creation
+	Before   Ptr // the record of the call before, whose totals go on; 0: Sums
 	Err      Ptr // RouteErrorBytes, for Route; zeroed before each step
 	Bits     Ptr // scratch of DropTable for calls whose bits do not fit in shared memory; 0 if MaxT needs none
 }
@@ -107,6 +108,10 @@ func (t Table) DropTable(ids, weights, resident Ptr, d *moe.Drop, rows int) Laun
 			renorm = 1
 		}
 	}
+	before := t.Before
+	if before == 0 {
+		before = t.Sums
+	}
 	shared, bits := t.bitsShared(rows), Ptr(0)
 	if shared == 0 {
 		bits = t.Bits
@@ -118,12 +123,16 @@ func (t Table) DropTable(ids, weights, resident Ptr, d *moe.Drop, rows int) Laun
 		Shared: uint32(4*t.NExpert + shared),
 		Args: []uint64{ids.Cell(), weights.Cell(), resident.Cell(), F32(threshold), I32(renorm), I32(rows), I32(t.NExpert), I32(t.K),
 			t.Offsets.Cell(), t.Token.Cell(), t.Weight.Cell(), t.ExpertOf.Cell(), t.EntryOf.Cell(), t.Tiles.Cell(), t.NTiles.Cell(),
-			t.Dropped.Cell(), t.Sums.Cell(), bits.Cell()},
+			t.Dropped.Cell(), before.At(totalAt).Cell(), t.Sums.Cell(), bits.Cell()},
 	}
 }
 
-// SumsBytes is the size of Table.Sums.
-const SumsBytes = 64
+// SumsBytes is the size of Table.Sums: three Sums.
+const (
+	SumsBytes = 3 * oneSums
+	oneSums   = 32
+	totalAt   = oneSums // place of the totals
+)
 
 // Sums are the results of moe.Call beside the table: int64 Routed, int64 Dropped, float64 Mass, float64 MassDropped,
 // little endian.
@@ -133,11 +142,14 @@ type Sums struct {
 }
 
 // DecodeSums reads Table.Sums: the last call, and the calls since the memory was zeroed, added up one call after the
-// other.
-func DecodeSums(b []byte) (call, total Sums) {
-	for i, s := range []*Sums{&call, &total} {
-		u := func(j int) uint64 { return binary.LittleEndian.Uint64(b[32*i+8*j:]) }
+// other, with and without it.
+func DecodeSums(b []byte) (call, total, before Sums) {
+	for i, s := range []*Sums{&call, &total, &before} {
+		u := func(j int) uint64 { return binary.LittleEndian.Uint64(b[oneSums*i+8*j:]) }
 		*s = Sums{int64(u(0)), int64(u(1)), math.Float64frombits(u(2)), math.Float64frombits(u(3))}
 	}
-	return call, total
+	return call, total, before
 }
+
+// RestoreSums makes the totals of the record in b those without its call.
+func RestoreSums(b []byte) { copy(b[totalAt:], b[2*oneSums:][:oneSums]) }

@@ -142,11 +142,18 @@ func (s *Dynamic) text(p *printer) {
 			continue
 		}
 		d := c.Predicted.phase(ph)
+		if c.Device != "" {
+			p.f("    %-7s  predicted %d misses, %d dropped; recorded %d, %d\n", label, d.Misses, d.Dropped, rec.Misses, rec.Dropped)
+			continue
+		}
 		p.f("    %-7s  predicted %d misses, %d dropped, %.1f MiB; recorded %d, %d, %.1f; error in bytes %+.2f%%\n", label,
 			d.Misses, d.Dropped, float64(d.read())/(1<<20), rec.Misses, rec.Dropped, float64(rec.read())/(1<<20), 100*e)
 		if saved := []float64{c.PrefillIOSaved, c.DecodeIOSaved}[ph]; c.Predicted.Frac > 0 && (ph == 1 || s.InPrefill) {
 			p.f("    %-7s  io_saved %.1f%% by the static replay, %.1f%% predicted, %.1f%% recorded\n", "", 100*d.IOSavedStatic, 100*d.IOSaved, 100*saved)
 		}
+	}
+	if c.Device != "" && s.Reproduction == nil {
+		p.f("    bytes not compared: %s\n", heldByDevice(c.Device))
 	}
 	switch {
 	case s.Reproduction != nil:

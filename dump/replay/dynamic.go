@@ -64,6 +64,8 @@ type DynamicCheck struct {
 	DecodeIOSaved  float64 `json:"recorded_decode_io_saved"`
 	PrefillIOSaved float64 `json:"recorded_prefill_io_saved"`
 	SameRouting    bool    `json:"same_routing"` // the run's own routing was replayed, not that of another run
+	// Device is the recorded run's, if it held experts of its own: the recorded bytes are then not those of the cache.
+	Device string `json:"device,omitempty"`
 }
 
 // verdicts applies the drop rule to one layer call, row by row: an expert falls if it is a miss and every row that
@@ -217,7 +219,7 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta,
 				}
 				runs = append(runs, r)
 				if c.Against == nil && d.notRep == "" && f == own.Frac && b == own.BudgetBytes && p == own.policy() {
-					d.own, d.ownSet, d.rep = r, len(d.sets), newReproducer(g, d.ahead)
+					d.own, d.ownSet, d.rep = r, len(d.sets), newReproducer(g, m, d.ahead)
 					r.v.recorded = true
 				}
 			}
@@ -271,6 +273,9 @@ func (d *dynamics) cell(c *cell) error {
 
 func (d *dynamics) begin(c *cell) {
 	d.call.begin(c)
+	if d.rep != nil {
+		d.rep.before(d.own.cache, c.layer)
+	}
 	d.drops = c.phase == dump.Decode || d.inPre
 	for _, runs := range d.runs {
 		for _, r := range runs {
@@ -406,7 +411,7 @@ func (s *Dynamic) check(rec *Recorded, same bool) error {
 	if i < 0 {
 		return fmt.Errorf("the recorded run's threshold %v was not replayed", rec.Frac)
 	}
-	c := &DynamicCheck{File: rec.File, Predicted: s.Rows[i], Decode: rec.Decode, Prefill: rec.Prefill, SameRouting: same}
+	c := &DynamicCheck{File: rec.File, Predicted: s.Rows[i], Decode: rec.Decode, Prefill: rec.Prefill, SameRouting: same, Device: rec.Device}
 	c.DecodeErr = relative(c.Predicted.Decode.read(), rec.Decode.read())
 	c.PrefillErr = relative(c.Predicted.Prefill.read(), rec.Prefill.read())
 	c.DecodeIOSaved = 1 - ratio(float64(rec.Decode.read()), float64(s.Rows[0].Decode.read()))

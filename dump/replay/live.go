@@ -62,7 +62,7 @@ func newLive(r *CacheReport, g *geometry, m *dump.TraceMeta, cols aheadColumns, 
 				continue
 			}
 			if l.notRep = notRep; notRep == "" {
-				l.own, l.rep = run, newReproducer(g, l.ahead)
+				l.own, l.rep = run, newReproducer(g, m, l.ahead)
 				l.rep.r.DropsTaken = true
 			}
 		}
@@ -76,6 +76,9 @@ func (l *liveReplay) cell(c *cell) error {
 			return err
 		}
 		l.call.begin(c)
+		if l.rep != nil {
+			l.rep.before(l.own.cache, c.layer)
+		}
 		if c.phase == dump.Decode {
 			l.r.DecodeBatches++
 		} else {

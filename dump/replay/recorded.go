@@ -19,6 +19,7 @@ type Recorded struct {
 	FracKnown   bool          `json:"drop_frac_known"` // stated, or nothing was dropped
 	Prefetch    string        `json:"prefetch,omitempty"`
 	Load        string        `json:"cache_load,omitempty"` // the cache state that it began with
+	Device      string        `json:"device,omitempty"`     // what computed, and held experts of its own; "": the processor
 	Decode      RecordedPhase `json:"decode"`
 	Prefill     RecordedPhase `json:"prefill"`
 }
@@ -68,7 +69,7 @@ type recorder struct {
 
 func newRecorder(g *geometry, m *dump.TraceMeta) *recorder {
 	r := &recorder{seen: make([]uint32, g.nExpert)}
-	r.rec.Policy, r.rec.Prefetch, r.rec.Load = extra(m, "cache_policy"), extra(m, "prefetch"), extra(m, "cache_load")
+	r.rec.Policy, r.rec.Prefetch, r.rec.Load, r.rec.Device = extra(m, "cache_policy"), extra(m, "prefetch"), extra(m, "cache_load"), extra(m, DeviceKey)
 	if n, err := strconv.ParseInt(extra(m, "cache_bytes"), 10, 64); err == nil && n > 0 {
 		r.rec.BudgetBytes = n
 	}

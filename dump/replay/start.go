@@ -56,8 +56,6 @@ func notTheRun(g *geometry, m *dump.TraceMeta, a *prefetch, s *Start) string {
 		return "the preamble states no " + SlotBytesKey
 	case a.why != "":
 		return a.why
-	case extra(m, DeviceKey) != "":
-		return fmt.Sprintf("%s=%s held experts of its own, which the run did not have to read", DeviceKey, extra(m, DeviceKey))
 	case file != "" && s == nil:
 		return fmt.Sprintf("the run began with a loaded cache (cache_load=%s), the replay with an empty one: name the file with --cache-state", file)
 	case file == "" && s != nil:

@@ -33,6 +33,6 @@ void sluice_first(void) {
 		return;
 	if (cuGetErrorName(r, &name) != CUDA_SUCCESS || !name)
 		name = "unknown result";
-	fprintf(stderr, "engine: cuda: %s (cuInit: %s, %d)\n", advice(r), name, (int)r);
+	fprintf(stderr, "engine: cuda: %s (cuInit: %s, %d); or use --device cpu\n", advice(r), name, (int)r);
 	exit(1);
 }

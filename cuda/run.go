@@ -1,0 +1,349 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	dev "sluice/cuda/kernels"
+	"sluice/engine"
+	"sluice/moe"
+)
+
+// Run implements engine.Walk: the whole pass is one Do.
+func (w *walk) Run(ctx context.Context, p engine.Pass) error {
+	w.ctx, w.pass, w.n = ctx, p, len(p.IDs)
+	err := w.d.drv.Do(w.do)
+	w.ctx, w.pass.IDs = nil, nil
+	return err
+}
+
+// run is Run on the device's thread.
+func (w *walk) run() error {
+	p := &w.pass
+	for i, id := range p.IDs {
+		if id < 0 || int(id) >= w.m.NVocab {
+			return fmt.Errorf("cuda: token id %d at position %d: want 0..%d", id, p.Pos+i, w.m.NVocab-1)
+		}
+	}
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	st, err := w.steps(w.n, p.Decode)
+	if err != nil {
+		return err
+	}
+	w.clock.begin(w)
+	w.st, w.reached, w.begun = st, 0, false
+	err = w.m.Guard(w.guarded) // experts may come from the file's mapping
+	st.runs++
+	w.stale = !w.host
+	if err != nil {
+		w.at.valid, w.dirty = false, true
+		w.src.Release()
+		if e := w.drain(); e != nil {
+			err = errors.Join(err, e)
+		} else {
+			err = w.blame(err)
+			err = errors.Join(err, w.uncount(), w.taps.rescue(st, w.reached))
+		}
+	}
+	w.clock.end(w)
+	return err
+}
+
+// walk launches the pass and brings its results back. After an error w.reached says how many layers were routed.
+func (w *walk) walk() error {
+	st := w.st
+	if err := w.timer.begin(w); err != nil {
+		return err
+	}
+	if err := w.place(); err != nil {
+		return err
+	}
+	if w.graphed(st) {
+		w.begun = true
+		if err := w.replay(st); err != nil {
+			return err
+		}
+	} else {
+		if err := w.layers(st); err != nil {
+			return err
+		}
+		if err := w.last(st); err != nil {
+			return err
+		}
+		if err := w.results(st); err != nil {
+			return err
+		}
+	}
+	if w.pass.Head == engine.HeadLogits {
+		if err := w.compute.CopyOut(w.pin.logits.Bytes, w.b.logits); err != nil {
+			return err
+		}
+	}
+	if err := w.compute.Sync(); err != nil {
+		return err
+	}
+	if err := w.conclude(st); err != nil {
+		return err
+	}
+	w.count(st)
+	return errors.Join(w.taps.record(st, len(st.layers)), w.timer.end(w))
+}
+
+// place tells the device the position and the tokens, unless the last pass has left them there.
+func (w *walk) place() error {
+	p := &w.pass
+	if w.dirty {
+		if err := w.compute.Zero(w.b.status, headSize); err != nil {
+			return err
+		}
+		w.dirty, w.at.valid = false, false
+	}
+	if w.at.valid && w.n == 1 && w.at.pos == p.Pos && w.at.token == p.IDs[0] {
+		return nil
+	}
+	b := w.pin.status.Bytes[stepAt : idsAt+4*w.n]
+	clear(b[:dev.StepBytes])
+	binary.LittleEndian.PutUint32(b[4*dev.StepPos:], uint32(p.Pos))
+	binary.LittleEndian.PutUint32(b[4*dev.StepRows:], uint32(w.n))
+	for i, id := range p.IDs {
+		binary.LittleEndian.PutUint32(b[dev.StepBytes+4*i:], uint32(id))
+	}
+	return w.compute.CopyIn(w.b.status.At(stepAt), b)
+}
+
+// layers launches all layers, one after the other as far as the host has a part in them.
+func (w *walk) layers(st *steps) error {
+	if w.rec == nil && !w.host && !w.ahead && w.n == 1 {
+		w.begun = true
+		return st.prog.Run(w.compute, 0, st.check) // one call for the token
+	}
+	if err := w.launch(st, 0, st.layers[0].start); err != nil {
+		return err
+	}
+	if w.ahead {
+		if err := w.beginServing(st); err != nil {
+			return err
+		}
+	}
+	for il := range st.layers {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		w.begun = true
+		at := &st.layers[il]
+		var err error
+		switch {
+		case w.host:
+			err = w.hostLayer(st, il)
+		case !w.ahead:
+			err = w.launch(st, at.start, at.end)
+		case w.driven(il):
+			err = w.drivenLayer(st, il)
+		default:
+			err = w.aheadLayer(st, il)
+		}
+		if err != nil {
+			return err
+		}
+		if !w.ahead {
+			w.reached = il + 1
+		}
+	}
+	if w.ahead && !w.host {
+		return w.serveUpTo(len(st.layers))
+	}
+	return nil
+}
+
+// alone says whether the pass's result is one id, which is its own proof: it is no number where anything went wrong.
+func (w *walk) alone() bool { return w.n == 1 && w.pass.Head != engine.HeadNone }
+
+// last launches what comes behind the layers.
+func (w *walk) last(st *steps) error {
+	if w.pass.Head == engine.HeadNone || w.n > 1 {
+		if err := w.launch(st, st.check, st.head); err != nil {
+			return err
+		}
+	}
+	if w.pass.Head == engine.HeadNone {
+		return nil
+	}
+	return w.launch(st, st.head, st.end)
+}
+
+// results starts the copies of what the host wants to know.
+func (w *walk) results(st *steps) error {
+	if w.alone() {
+		if err := w.compute.CopyOut(w.pin.next, w.b.status.At(stepAt+4*dev.StepNext)); err != nil {
+			return err
+		}
+	} else if err := w.compute.CopyOut(w.pin.status.Bytes[:headSize], w.b.status); err != nil {
+		return err
+	}
+	return w.taps.copyOut(st)
+}
+
+// conclude reads the results of a pass that has ended.
+func (w *walk) conclude(st *steps) error {
+	head := w.pin.status.Bytes[:headSize]
+	word := func(at int) int32 { return int32(binary.LittleEndian.Uint32(head[at:])) }
+	w.at.valid = false
+	ok := true
+	if w.alone() {
+		w.next = int32(binary.LittleEndian.Uint32(w.pin.next))
+		if ok = w.next >= 0; !ok {
+			if err := w.d.drv.Download(head, w.b.status); err != nil {
+				return err
+			}
+		}
+	} else {
+		w.next = word(stepAt + 4*dev.StepNext)
+		ok = binary.LittleEndian.Uint64(head[faultAt:])|binary.LittleEndian.Uint64(head[routeAt:]) == 0
+	}
+	if w.pass.Head != engine.HeadNone && w.next >= 0 {
+		w.at = devState{true, w.pass.Pos + w.n, w.next}
+	}
+	w.reached = len(st.layers)
+	if ok {
+		return nil
+	}
+	return w.fault(nil)
+}
+
+// fault is the earliest of what is wrong in the pass, in the order in which the steps run: of e, a row of router logits
+// without an answer, and of what the device has noted in the copy of its status. nil if there is nothing. w.reached then
+// says how many layers were routed by then.
+func (w *walk) fault(e *moe.LogitError) error {
+	head := w.pin.status.Bytes
+	f, bad := dev.ReadFault(binary.LittleEndian.Uint64(head[faultAt:]))
+	if e == nil {
+		e = dev.DecodeRouteError(binary.LittleEndian.Uint64(head[routeAt:]), w.pass.Pos)
+	}
+	switch {
+	case e != nil && (!bad || f.Layer > e.Layer || f.Layer == e.Layer && f.Where == dev.WhereExperts):
+		w.reached = e.Layer
+		return fmt.Errorf("cuda: %w", e)
+	case bad:
+		if w.reached = f.Layer; f.Where == dev.WhereExperts {
+			w.reached++
+		}
+		return fmt.Errorf("cuda: layer %d: %s (token at position %d)", f.Layer, f.Where, w.pass.Pos+f.Row)
+	}
+	return nil
+}
+
+// blame finds what made a row of router logits unusable, if that ended the pass.
+func (w *walk) blame(err error) error {
+	var e *moe.LogitError
+	if !errors.As(err, &e) {
+		return err
+	}
+	if err := w.d.drv.Download(w.pin.status.Bytes[:headSize], w.b.status); err != nil {
+		return err
+	}
+	return w.fault(e)
+}
+
+// Logits implements engine.Walk.
+func (w *walk) Logits() []float32 { return float32s(w.pin.logits.Bytes) }
+
+// Next implements engine.Walk.
+func (w *walk) Next() (int32, error) {
+	if w.next < 0 {
+		return 0, engine.ErrNotFinite
+	}
+	return w.next, nil
+}
+
+// drain waits until nothing of a pass that was given up is under way.
+func (w *walk) drain() error {
+	var err error
+	if w.ahead {
+		// What waits for the host goes on without it: an expert that is not there computes to NaN.
+		err = w.d.stage.stream.WriteValue(w.b.flag, w.seq)
+	}
+	return errors.Join(err, w.d.stage.stream.Sync(), w.compute.Sync())
+}
+
+// Notes implements engine.Walk.
+func (w *walk) Notes() []string { return w.notes }
+
+// sums is the place of a layer's record of what was routed and dropped. It goes on from the layer before, the first one
+// from the last of the pass before: the last layer's has the session's totals.
+func (w *walk) sums(il int) dev.Ptr { return w.b.sums.At(int64(il) * dev.SumsBytes) }
+
+// uncount takes the layers that nobody has reached out of the totals, after a pass that failed: what ran there was routed
+// by a stream without experts. The totals are then those of the calls that are recorded.
+func (w *walk) uncount() error {
+	if w.host || !w.begun || w.reached == w.m.NLayer {
+		return nil
+	}
+	var b [dev.SumsBytes]byte
+	if err := w.d.drv.Download(b[:], w.sums(max(0, w.reached-1))); err != nil {
+		return err
+	}
+	if w.reached == 0 {
+		dev.RestoreSums(b[:])
+	}
+	return w.d.drv.Upload(w.sums(w.m.NLayer-1), b[:])
+}
+
+// Drops implements engine.Walk: what the device has added up is fetched when somebody asks.
+func (w *walk) Drops() engine.DropCount {
+	if w.stale {
+		_ = w.d.drv.Do(func() error { // the next pass says it if the device is lost
+			var b [dev.SumsBytes]byte
+			if err := w.d.drv.Download(b[:], w.sums(w.m.NLayer-1)); err != nil {
+				return err
+			}
+			_, t, _ := dev.DecodeSums(b[:])
+			w.drops = engine.DropCount{Routed: t.Routed, Dropped: t.Dropped, Mass: t.Mass, MassDropped: t.MassDropped}
+			w.stale = false
+			return nil
+		})
+	}
+	return w.drops
+}
+
+// count adds up the weight bytes that the pass has read.
+func (w *walk) count(st *steps) {
+	v := &w.s.view
+	w.done += int64(w.n * v.TokEmbd.Type.RowBytes(w.m.NEmbd))
+	for il := range v.Layers {
+		w.done += w.m.LayerDenseBytes(il)
+		if w.n == 1 && !w.ahead && !w.host { // nothing is dropped where nothing can be missing
+			w.done += int64(w.cfg.NExpertUsed) * w.m.Layout.ExpertBytes(il)
+		}
+	}
+	w.tally = w.tally || !w.ahead && !w.host && w.n > 1
+	if w.pass.Head != engine.HeadNone {
+		w.countOutput()
+	}
+}
+
+func (w *walk) countOutput() {
+	w.done += int64(len(w.s.view.Output.Data) + 4*len(w.s.view.OutNorm))
+}
+
+// WeightBytes implements engine.Walk.
+func (w *walk) WeightBytes() int64 {
+	total := w.done
+	if w.tally {
+		_ = w.d.drv.Do(func() error {
+			var b [8]byte
+			err := w.d.drv.Download(b[:], w.b.tally)
+			total += int64(binary.LittleEndian.Uint64(b[:]))
+			return err
+		})
+	}
+	return total
+}
+
+// DeviceStats is what Session.DeviceStats returns.
+func (w *walk) DeviceStats() engine.DeviceStats { return w.stats }

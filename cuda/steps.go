@@ -1,0 +1,307 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"slices"
+
+	"sluice/cuda/driver"
+	dev "sluice/cuda/kernels"
+	"sluice/engine"
+)
+
+// progKey is what a pass's launches depend on.
+type progKey struct {
+	rows   int
+	decode bool
+}
+
+// maxPrograms bounds the programs kept for prompts: a session sees its full chunk and the odd end of each prompt.
+const maxPrograms = 4
+
+// steps are the launches of a pass of n rows, laid out once: layer after layer, then the last row's logits.
+type steps struct {
+	progKey
+	prog   *driver.Program
+	ops    []opMark
+	layers []layerMark
+	check  int // the look at all rows of the last layer
+	head   int // the last row's logits and the greatest of them
+	end    int
+
+	table dev.Table // laid out for n rows
+	tap   dev.Tap
+	runs  int
+
+	graph, tapGraph *driver.Graph // nil until captured; decode where no expert can be missing
+}
+
+// opMark is where an op of the recorder begins.
+type opMark struct {
+	kind  engine.OpKind
+	layer int
+	from  int
+}
+
+// layerMark is where the parts of a layer begin.
+type layerMark struct {
+	start   int
+	route   int // selection, drop and table; the host arm's own work is here instead
+	post    int // message to the host and release of the flag; none where nothing can be missing
+	shared  int // the shared expert: needs no routed one
+	experts int // a wait for those comes before
+	combine int
+	end     int
+	tiled   []tiledLaunch
+}
+
+// tiledLaunch is a launch over the table's tiles, and the place of their address among its arguments; that of their number
+// is the next.
+type tiledLaunch struct{ launch, tiles int }
+
+func (st *steps) close() error {
+	var err error
+	for _, g := range []*driver.Graph{st.graph, st.tapGraph} {
+		if g != nil {
+			err = errors.Join(err, g.Close())
+		}
+	}
+	return errors.Join(err, st.prog.Close())
+}
+
+// builder lays a program out.
+type builder struct {
+	*steps
+	w  *walk
+	ls []dev.Launch
+}
+
+func (b *builder) op(kind engine.OpKind, il int) {
+	b.ops = append(b.ops, opMark{kind, il, len(b.ls)})
+}
+
+func (b *builder) add(l ...dev.Launch) { b.ls = append(b.ls, l...) }
+
+// steps returns the program for a pass.
+func (w *walk) steps(n int, decode bool) (*steps, error) {
+	key := progKey{n, decode}
+	if st, ok := w.progs[key]; ok {
+		return st, nil
+	}
+	if len(w.progs) >= maxPrograms {
+		for old, st := range w.progs {
+			if !old.decode && old.rows != w.cfg.Batch {
+				if err := st.close(); err != nil {
+					return nil, err
+				}
+				delete(w.progs, old)
+			}
+		}
+	}
+	b := &builder{steps: &steps{progKey: key}, w: w}
+	b.build()
+	var err error
+	if b.prog, err = w.d.drv.NewProgram(b.ls); err != nil {
+		return nil, err
+	}
+	w.progs[key] = b.steps
+	return b.steps, nil
+}
+
+func (b *builder) build() {
+	w, n := b.w, b.rows
+	h, buf := &w.m.Hparams, &w.b
+	b.table = dev.NewTable(buf.table, h.NExpert, w.cfg.NExpertUsed, n)
+	b.table.Err = w.fixed.Err
+	b.tap = dev.Tap{Layers: 1, K: w.cfg.NExpertUsed, MaxT: n, Base: buf.tap}
+	if w.tapped() {
+		b.tap.Layers = h.NLayer
+	}
+	v := &w.s.view
+	b.op(engine.OpEmbed, -1)
+	b.add(dev.Embed(v.TokEmbd.Type, buf.x, w.s.tokEmbd, buf.status.At(idsAt), buf.status.At(faultAt), n, h.NEmbd, h.NVocab))
+	for il := range w.s.layers {
+		b.layers = append(b.layers, layerMark{start: len(b.ls)})
+		b.attention(il)
+		b.experts(il)
+		b.layers[il].end = len(b.ls)
+	}
+	last := h.NLayer - 1
+	b.op(engine.OpOutNorm, -1)
+	b.check = len(b.ls)
+	b.add(dev.Finite(buf.x, n, h.NEmbd, w.guard(last, dev.WhereExperts)))
+	b.head = len(b.ls)
+	row := buf.x.At(4 * int64(n-1) * int64(h.NEmbd))
+	b.add(dev.RMSNorm(buf.head, row, w.s.outNorm, 1, h.NEmbd, h.NormEps, w.guard(last, dev.WhereExperts)))
+	b.acts(buf.headQ, buf.head, 1, h.NEmbd, &w.s.output)
+	b.op(engine.OpOutput, -1)
+	b.add(w.s.output.product(buf.logits, buf.head, buf.headQ, 1, dev.Out{}))
+	step := buf.status.At(stepAt)
+	b.add(dev.ArgMaxPart(buf.argmax, buf.logits, h.NVocab),
+		dev.ArgMaxStep(buf.argmax, step, h.NVocab, dev.Chosen{IDs: buf.status.At(idsAt), Advance: n}),
+		dev.ChoiceCheck(buf.logits, step, buf.status.At(idsAt)))
+	b.end = len(b.ls)
+}
+
+func (w *walk) guard(il int, where dev.Where) dev.Guard {
+	return dev.Guard{Word: w.b.status.At(faultAt), Layer: il, Where: where}
+}
+
+// acts makes the Q8_1 form of rows where one of the matrices reads it.
+func (b *builder) acts(q, f dev.Ptr, n, k int, ms ...*matrix) {
+	if quantised(ms...) {
+		b.add(dev.Quantize(q, f, n, k, 0))
+	}
+}
+
+// attention adds a layer's attention to the residual stream. What the stream was before it is looked at on the way: the
+// norm names what put it wrong.
+func (b *builder) attention(il int) {
+	w, n := b.w, b.rows
+	h, buf, ly := &w.m.Hparams, &w.b, &w.s.layers[il]
+	nQ := h.NHead * h.HeadDim
+	g := w.guard(0, dev.WhereEmbedding)
+	if il > 0 {
+		g = w.guard(il-1, dev.WhereExperts)
+	}
+	b.op(engine.OpAttnNorm, il)
+	b.add(dev.RMSNorm(buf.xn, buf.x, ly.attnNorm, n, h.NEmbd, h.NormEps, g))
+	b.acts(buf.xq, buf.xn, n, h.NEmbd, &ly.wq, &ly.wk, &ly.wv)
+	b.op(engine.OpQKV, il)
+	b.add(ly.wq.product(buf.q, buf.xn, buf.xq, n, dev.Out{}),
+		ly.wk.product(buf.k, buf.xn, buf.xq, n, dev.Out{}),
+		ly.wv.product(buf.v, buf.xn, buf.xq, n, dev.Out{}))
+	b.op(engine.OpRotary, il)
+	step := buf.status.At(stepAt)
+	b.add(dev.QKNormRopeKV(dev.QKV{Q: buf.q, K: buf.k, V: buf.v, BQ: ly.bq, BK: ly.bk, BV: ly.bv,
+		Norm: dev.QKNorm(w.s.view.QKNorm), NormQ: ly.qNorm, NormK: ly.kNorm, Eps: h.NormEps,
+		Angles: buf.angles, NRot: h.NRot, Neox: w.s.view.RopeNeox, KCache: w.kCache[il], VCache: w.vCache[il],
+		Step: step, Fault: buf.status.At(faultAt), Layer: il,
+		Rows: n, NHead: h.NHead, NKVHead: h.NKVHead, HeadDim: h.HeadDim, Ctx: w.cfg.Ctx}))
+	b.op(engine.OpAttend, il)
+	a := dev.Attention{Out: buf.att, Q: buf.q, KCache: w.kCache[il], VCache: w.vCache[il], Step: step, Scratch: buf.scratch,
+		Rows: n, NHead: h.NHead, NKVHead: h.NKVHead, HeadDim: h.HeadDim, Ctx: w.cfg.Ctx}
+	if n == 1 {
+		b.add(dev.AttendDecode(a), dev.AttendCombine(a))
+	} else {
+		b.add(dev.AttendPrefill(a))
+	}
+	b.op(engine.OpAttnActs, il)
+	b.acts(buf.attQ, buf.att, n, nQ, &ly.wo)
+	b.op(engine.OpAttnOut, il)
+	b.add(ly.wo.product(buf.x, buf.att, buf.attQ, n, dev.Out{Bias: ly.bo, Add: true}))
+}
+
+// experts adds a layer's experts to the residual stream.
+func (b *builder) experts(il int) {
+	w, n := b.w, b.rows
+	h, buf, ly, v, mark := &w.m.Hparams, &w.b, &w.s.layers[il], &w.s.view.Layers[il], &b.layers[il]
+	k, t := w.cfg.NExpertUsed, b.table
+	b.op(engine.OpMoENorm, il)
+	b.add(dev.RMSNorm(buf.xn, buf.x, ly.ffnNorm, n, h.NEmbd, h.NormEps, w.guard(il, dev.WhereAttention)))
+	if dev.Quantised(v.Gate.Type) || dev.Quantised(v.Up.Type) || quantised(&ly.sharedG, &ly.sharedUp) {
+		b.add(dev.Quantize(buf.xq, buf.xn, n, h.NEmbd, 0))
+	}
+	if ly.sharedGate != 0 {
+		b.add(dev.SharedGate(buf.ggt, buf.xn, ly.sharedGate, n, h.NEmbd))
+	}
+	b.op(engine.OpRouter, il)
+	b.add(ly.router.product(buf.rlog, buf.xn, 0, n, dev.Out{}))
+
+	mark.route = len(b.ls)
+	if !w.host {
+		b.op(engine.OpRoute, il)
+		at := min(il, b.tap.Layers-1)
+		ids, weights := b.tap.IDs(at), b.tap.Weights(at)
+		t.Sums, t.Before = w.sums(il), w.sums((il+h.NLayer-1)%h.NLayer)
+		t.Dropped = b.tap.Base.At(b.tap.Bytes() + int64(at)*int64(n)*int64(k))
+		resident, drop := dev.Ptr(0), w.c.Drop
+		if !b.decode && !w.cfg.DropInPrefill || !w.watched {
+			drop = nil
+		}
+		if drop != nil {
+			resident = w.pin.resid.Ptr.At(int64(il) * int64(h.NExpert))
+		}
+		b.add(dev.Route(w.c.Router, ids, weights, t.Err, buf.rlog, 0, il, n), t.DropTable(ids, weights, resident, drop, n))
+	}
+	mark.post = len(b.ls)
+	if w.ahead && !w.host {
+		b.add(t.Post(w.pin.posts.Ptr.At(int64(il)*postStride(h.NExpert)), 0))
+		if !w.watched {
+			b.add(t.Release(buf.flag, w.x.row(il), 0))
+		}
+	} else if !w.host && n > 1 {
+		b.add(t.Tally(buf.tally, w.m.Layout.ExpertBytes(il)))
+	}
+	mark.shared = len(b.ls)
+	gate := dev.Ptr(0)
+	if ly.sharedGate != 0 {
+		b.sharedExpert(il)
+		gate = buf.ggt
+	}
+	mark.experts = len(b.ls)
+	b.routed(il, t)
+	mark.combine = len(b.ls)
+	shared := dev.Ptr(0)
+	if gate != 0 {
+		shared = buf.so
+	}
+	b.add(t.Combine(buf.x, buf.y, shared, gate, n, h.NEmbd)) // the last part of OpDown
+}
+
+// routed multiplies with the experts that the table names.
+func (b *builder) routed(il int, t dev.Table) {
+	w, n := b.w, b.rows
+	h, buf, v := &w.m.Hparams, &w.b, &w.s.view.Layers[il]
+	ptrs, ff, k := w.x.row(il), h.NFFExpert, w.cfg.NExpertUsed
+	form := dev.ByEntry
+	if n > 1 {
+		form = dev.ByTile
+	}
+	act := func(e engine.ExpertTensor, f, q dev.Ptr) dev.Ptr {
+		if dev.Quantised(e.Type) {
+			return q
+		}
+		return f
+	}
+	first := len(b.ls)
+	if !w.ahead { // nothing to wait for; the rows of a layer are the same everywhere
+		b.op(engine.OpFetch, il)
+	}
+	b.op(engine.OpGateUp, il)
+	if v.Gate.Type == v.Up.Type {
+		b.add(t.ExpertGateUp(v.Gate.Type, buf.hidden, ptrs, act(v.Gate, buf.xn, buf.xq), ff, h.NEmbd, n, form))
+	} else {
+		b.add(t.ExpertProduct(v.Gate.Type, buf.hidden, ptrs, dev.Gate, act(v.Gate, buf.xn, buf.xq), ff, h.NEmbd, n, form),
+			t.ExpertProduct(v.Up.Type, buf.hiddenUp, ptrs, dev.Up, act(v.Up, buf.xn, buf.xq), ff, h.NEmbd, n, form),
+			dev.SiluMul(buf.hidden, buf.hidden, buf.hiddenUp, n*k, ff))
+	}
+	b.op(engine.OpHidden, il)
+	if dev.Quantised(v.Down.Type) {
+		b.add(dev.Quantize(buf.hiddenQ, buf.hidden, n*k, ff, t.Entries()))
+	}
+	b.op(engine.OpDown, il)
+	b.add(t.ExpertDown(v.Down.Type, buf.y, ptrs, act(v.Down, buf.hidden, buf.hiddenQ), h.NEmbd, ff, n, form))
+	for i := first; form == dev.ByTile && i < len(b.ls); i++ {
+		if at := slices.Index(b.ls[i].Args, t.Tiles.Cell()); at >= 0 {
+			b.layers[il].tiled = append(b.layers[il].tiled, tiledLaunch{i, at})
+		}
+	}
+}
+
+// sharedExpert leaves the shared expert's rows in so.
+func (b *builder) sharedExpert(il int) {
+	w, n := b.w, b.rows
+	h, buf, ly := &w.m.Hparams, &w.b, &w.s.layers[il]
+	b.op(engine.OpSharedGateUp, il)
+	b.add(ly.sharedG.product(buf.sg, buf.xn, buf.xq, n, dev.Out{}), ly.sharedUp.product(buf.su, buf.xn, buf.xq, n, dev.Out{}))
+	b.op(engine.OpSharedHidden, il)
+	if quantised(&ly.sharedDn) {
+		b.add(dev.SiluMulQuantize(buf.sq, buf.sg, buf.su, n, h.NFFShared))
+	} else {
+		b.add(dev.SiluMul(buf.sg, buf.sg, buf.su, n, h.NFFShared))
+	}
+	b.op(engine.OpSharedDown, il)
+	b.add(ly.sharedDn.product(buf.so, buf.sg, buf.sq, n, dev.Out{}))
+}

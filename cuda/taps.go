@@ -1,0 +1,133 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"slices"
+
+	"sluice/dump"
+)
+
+// taps bring what the device routed back to the host's recordings: one copy of a whole pass, layer after layer. Disarmed
+// they cost nothing.
+type taps struct {
+	w       *walk
+	expert  []int32
+	weight  []float32
+	dropped []bool
+	ones    []uint8   // the residency where everything is resident
+	reads   [][]int64 // by layer and expert, of the pass; nil without a trace
+	call    dump.TraceCall
+}
+
+// tapped says whether anybody reads the selection back.
+func (w *walk) tapped() bool { return w.cfg.SelDump != nil || w.cfg.Trace != nil || w.rec != nil }
+
+func (t *taps) init(w *walk) {
+	t.w = w
+	if !w.tapped() {
+		return
+	}
+	n := w.cfg.Batch * w.cfg.NExpertUsed
+	t.expert, t.weight, t.dropped = make([]int32, n), make([]float32, n), make([]bool, n)
+	if w.cfg.Trace == nil {
+		return
+	}
+	t.ones = slices.Repeat([]uint8{1}, w.m.NExpert)
+	t.reads = make([][]int64, w.m.NLayer)
+	for i := range t.reads {
+		t.reads[i] = make([]int64, w.m.NExpert)
+	}
+}
+
+// read notes what was read for an expert of the pass.
+func (t *taps) read(il, e int, bytes int64) {
+	if t.reads != nil {
+		t.reads[il][e] += bytes
+	}
+}
+
+// copyOut starts the copy of the table arm's selection.
+func (t *taps) copyOut(st *steps) error {
+	w := t.w
+	if !w.tapped() || w.host {
+		return nil
+	}
+	n := st.tap.Bytes()
+	if w.cfg.Trace != nil || w.rec != nil {
+		n += int64(st.tap.Layers * st.rows * st.tap.K) // the drop flags lie behind it
+	}
+	return w.compute.CopyOut(w.pin.tap.Bytes[:n], st.tap.Base)
+}
+
+// record writes the first layers of a pass of the table arm whose copy has arrived.
+func (t *taps) record(st *steps, layers int) error {
+	w := t.w
+	if !w.tapped() || w.host {
+		return nil
+	}
+	n, k := st.rows, st.tap.K
+	size := st.tap.Bytes()
+	expert, weight, dropped := t.expert[:n*k], t.weight[:n*k], t.dropped[:n*k]
+	for il := range layers {
+		if err := st.tap.Decode(w.pin.tap.Bytes[:size], il, n, w.m.NExpert, expert, weight); err != nil {
+			return err
+		}
+		if err := w.cfg.SelDump.Record(il, n, k, expert, weight); err != nil {
+			return err
+		}
+		if w.cfg.Trace == nil && w.rec == nil {
+			continue
+		}
+		for i, d := range w.pin.tap.Bytes[size+int64(il*n*k):][:n*k] {
+			dropped[i] = d != 0
+		}
+		if w.rec != nil {
+			w.timer.selected(il, expert, dropped)
+		}
+		if err := t.trace(il, expert, weight, dropped); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rescue records what a pass that was given up had routed.
+func (t *taps) rescue(st *steps, layers int) error {
+	w := t.w
+	if !w.tapped() || w.host || layers == 0 {
+		return nil
+	}
+	if err := t.copyOut(st); err != nil {
+		return err
+	}
+	if err := w.compute.Sync(); err != nil {
+		return err
+	}
+	return t.record(st, layers)
+}
+
+// host writes a layer call of the host arm to the route trace.
+func (t *taps) host(il int) error {
+	return t.trace(il, t.w.sel.Expert, t.w.sel.Weight, t.w.sel.Dropped)
+}
+
+func (t *taps) trace(il int, expert []int32, weight []float32, dropped []bool) error {
+	w, c := t.w, &t.call
+	if w.cfg.Trace == nil {
+		return nil
+	}
+	phase := dump.Prefill
+	if w.pass.Decode {
+		phase = dump.Decode
+	}
+	c.Turn, c.Phase, c.Pos0, c.Layer, c.T, c.K = w.pass.Turn, phase, w.pass.Pos, il, w.n, w.cfg.NExpertUsed
+	c.Expert, c.Weight, c.Dropped = expert, weight, dropped
+	c.Resident, c.ReadBytes = t.ones, t.reads[il]
+	if w.watched {
+		c.Resident = w.resident(il)
+	}
+	err := w.cfg.Trace.Call(c)
+	clear(t.reads[il])
+	return err
+}

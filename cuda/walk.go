@@ -1,0 +1,184 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sluice/cuda/driver"
+	dev "sluice/cuda/kernels"
+	"sluice/engine"
+	"sluice/kernels"
+	"sluice/moe"
+)
+
+// walk is one session on a device: an engine.Walk. Everything but Close runs one call at a time, and all of it inside
+// Device.Do.
+type walk struct {
+	d     *Device
+	s     *store
+	x     *experts
+	c     engine.WalkConfig
+	cfg   engine.SessionConfig
+	m     *engine.Model
+	src   moe.Source
+	rec   *engine.Recorder
+	notes []string
+	frees []func() error // in the order of taking
+
+	host bool // the host arm: routing is the host's work
+	// The source is asked for every expert of every layer call, because its residency decides on drops or is recorded.
+	// Otherwise it is asked for what the device lacks.
+	watched bool
+	ahead   bool // experts may be missing: the host brings them while the device has gone on
+
+	compute *driver.Stream
+	b       buffers
+	fixed   dev.Table // Err, which no call lays out anew
+	kCache  []dev.Ptr // by layer
+	vCache  []dev.Ptr
+	pin     pinned
+
+	progs map[progKey]*steps
+	heads map[int]*driver.Program // of EachLogits, by rows
+	each  eachLogits
+
+	// The pass that runs.
+	pass    engine.Pass
+	ctx     context.Context
+	do      func() error // run, bound once
+	guarded func() error // walk, bound once
+	st      *steps
+	n       int    // rows
+	begun   bool   // the first layer was launched
+	reached int    // layers whose routing is done, after an error
+	served  int    // layer calls that the host has answered
+	base    uint32 // sequence number before the first layer's
+
+	at    devState
+	seq   uint32 // of the last layer call that waits, or waited, for the flag
+	next  int32
+	dirty bool // a fault word may be set
+
+	arm   moe.Arm // host arm
+	call  moe.Call
+	table *moe.Table
+	sel   *moe.Selection
+
+	ids     []int32 // of a layer call
+	has     []bool  // of them, those that the source need not read
+	take    func(e int, x moe.Expert, read int64) error
+	taking  int           // layer that take works for
+	came    *driver.Event // what a layer call lacked is on the device
+	through *driver.Event // a wave has been computed
+
+	taps    taps
+	drops   engine.DropCount
+	stale   bool  // drops are behind the device's
+	done    int64 // weight bytes, but for the experts' that the device counts
+	tally   bool  // the device has counted some
+	stats   engine.DeviceStats
+	evicted int64 // by sessions before this one
+	timer   timer
+	clock   clock
+}
+
+// devState is what the device's step state holds: the position and token of the next row, if it chose one.
+type devState struct {
+	valid bool
+	pos   int
+	token int32
+}
+
+func newWalk(d *Device, c engine.WalkConfig) (_ *walk, err error) {
+	s, err := d.open(c.Model)
+	if err != nil {
+		return nil, err
+	}
+	w := &walk{d: d, s: s, c: c, cfg: c.Session, m: c.Model, src: c.Source, rec: c.Session.Recorder, host: c.Session.Arm == "host",
+		progs: map[progKey]*steps{}, heads: map[int]*driver.Program{}}
+	w.do, w.guarded, w.take = w.run, w.walk, w.takeExpert
+	s.walks++
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.release())
+		}
+	}()
+	if d.stage.note != "" {
+		w.notes = append(w.notes, d.stage.note)
+	}
+	if !w.host {
+		if err := checkRouter(c.Model, c.Router); err != nil {
+			return nil, err
+		}
+	}
+	// Decided with the source alone, so that no device changes it.
+	w.watched = c.Source.Stats().BudgetBytes > 0 && (c.Drop != nil || w.cfg.Trace != nil)
+	if w.compute, err = own(w, d.drv.NewStream, (*driver.Stream).Close); err != nil {
+		return nil, err
+	}
+	if err := w.takeMemory(); err != nil {
+		return nil, err
+	}
+	if err := w.openExperts(); err != nil {
+		return nil, err
+	}
+	if err := w.takeRest(); err != nil {
+		return nil, err
+	}
+	w.stats.Resident, w.stats.BudgetBytes = w.x.resident, w.x.budget
+	was, slots := w.x.stats()
+	w.stats.Slots, w.evicted = slots, was.Evictions
+	w.describe()
+	return w, nil
+}
+
+// describe tells the recorder what the ops work on.
+func (w *walk) describe() {
+	w.rec.Describe(w.m, max(1, w.d.info.SMs), func(t kernels.Type) kernels.ActKind {
+		if dev.Quantised(t) {
+			return kernels.ActQ8_0 // Q8_1 has the same codes and scales
+		}
+		return kernels.ActF32
+	})
+	x := w.x
+	switch {
+	case x.resident:
+		w.notes = append(w.notes, fmt.Sprintf("%s of dense weights, all %d experts (%s)", size(w.s.bytes), w.stats.Slots, size(x.budget)))
+	default:
+		w.notes = append(w.notes, fmt.Sprintf("%s of dense weights, room for %d of %d experts (%s of %s, lru)", size(w.s.bytes),
+			w.stats.Slots, len(x.shapes)*x.nExpert, size(x.budget), size(allBytes(x.classes, x.nExpert))))
+	}
+	if w.cfg.Drop.Frac > 0 && !w.watched {
+		w.notes = append(w.notes, "nothing can be dropped: the host holds all experts")
+	}
+}
+
+// Close implements engine.Walk.
+func (w *walk) Close() error { return w.d.drv.Do(w.release) }
+
+func (w *walk) release() error {
+	if w.s == nil {
+		return nil
+	}
+	var err error
+	if w.compute != nil {
+		err = w.compute.Sync()
+	}
+	for _, p := range w.progs {
+		err = errors.Join(err, p.close())
+	}
+	for _, p := range w.heads {
+		err = errors.Join(err, p.Close())
+	}
+	err = errors.Join(err, w.timer.close())
+	for i := len(w.frees) - 1; i >= 0; i-- {
+		err = errors.Join(err, w.frees[i]())
+	}
+	w.frees, w.progs, w.heads = nil, nil, nil
+	w.s.walks--
+	w.s = nil
+	return err
+}
