@@ -135,6 +135,9 @@ func ReadCacheState(path string) (*StateFile, error) {
 const maxStateBytes = 24 << 20
 
 func readState(path string) ([]byte, error) {
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() { // to open a pipe is to wait for its other end
+		return nil, fmt.Errorf("%s: not a regular file (%s)", path, st.Mode().Type())
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -93,6 +93,14 @@ func (linux) mmap(n, most int) ([]byte, error) {
 		}
 		return mem, err
 	}
+	if most < hugePage { // too small for a large page: a boundary would only spread the slots over four times the addresses
+		mem, err := mapAnonymous(most)
+		if err != nil {
+			return nil, err
+		}
+		adviseHuge(mem, n)
+		return mem[:n], nil
+	}
 	// Room for the largest size, on a boundary of large pages.
 	room := int(alignUp(int64(most), hugePage))
 	mem, err := mapAnonymous(room + hugePage)

@@ -45,8 +45,6 @@ theirs() {
 of_peer() { grep -o "\"$2\":[0-9.]*" "$1" | head -1 | cut -d: -f2; }
 
 echo "model $(basename "$model"): $bytes bytes; limit $limit ($fraction); readahead $readahead KiB on $device; $threads threads; load $(cut -d' ' -f1 /proc/loadavg)"
-"$engine" bench --probe-io "$file" --json >"$work/probe"
-disk=$(awk '$1 == "\"bytes_per_second\":" {sub(/,$/, "", $2); if ($2 > m) m = $2} END {printf "%.0f", m}' "$work/probe")
 resident=0
 if [ "${RESIDENT:-1}" = 1 ]; then
     "$engine" bench -m "$file" --pp "" --tg "$tg" --repeat 1 --cache-mb 0 -t "$threads" -c $((pp > tg ? pp : tg)) --json >"$work/resident" 2>/dev/null && resident=$(result "$work/resident" "tg$tg" tps)
@@ -55,6 +53,8 @@ fi
 for ((r = 1; r <= rounds; r++)); do
     # The order turns every round.
     if ((r % 2)); then ours "$r"; [ -z "$peer" ] || theirs "$r"; else [ -z "$peer" ] || theirs "$r"; ours "$r"; fi
+    # In every round, as the disk is not the same at all times; the best of them counts.
+    "$engine" bench --probe-io "$file" --json >"$work/probe.$r"
     o=$work/ours.$r
     read -r mid p99 top read_ hit miss wait_ busy drop fault <<<"$(steps "$work/steps.$r")"
     tps=$(result "$o" "tg$tg" tps)
@@ -80,6 +80,7 @@ for ((r = 1; r <= rounds; r++)); do
     echo
 done
 
+disk=$(awk '$1 == "\"bytes_per_second\":" {sub(/,$/, "", $2); if ($2 > m) m = $2} END {printf "%.0f", m}' "$work"/probe.*)
 column() { awk -v f="$1" '{print $f}' "$work/rows" | median; }
 tps=$(median <"$work/tg.ours") read_=$(column 4)
 echo

@@ -148,6 +148,7 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	f.streamFlags.attach(c, s)
+	s.outputs = []place{{"--ops-csv", f.opsCSV}, {"--chrome-trace", f.chromeTrace}}
 	if variants, err = f.fewer(io, s, axes, variants); err != nil {
 		return err
 	}
@@ -329,7 +330,7 @@ func (f *benchFlags) check(c *cobra.Command, io streams, variants []bench.Varian
 		f.selDump = "" // armed by the environment
 	}
 	for _, path := range []string{f.opsCSV, f.chromeTrace} {
-		if st, err := os.Stat(filepath.Dir(path)); path != "" && (err != nil || !st.IsDir()) {
+		if path != "" && !isFolder(filepath.Dir(path)) {
 			return usagef("%s: there is no folder %s", path, filepath.Dir(path))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -21,6 +22,7 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process, whatever it waits for
 	code := run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr})
 	stop()
 	os.Exit(code)
@@ -65,7 +67,10 @@ func run(ctx context.Context, args []string, io streams) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(io.err, "engine:", err)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errInterrupted
+	}
+	fmt.Fprintln(io.err, "engine:", strings.TrimPrefix(err.Error(), "engine: ")) // a package has the program's name
 	var usage usageError
 	var setting *engine.SettingError
 	if errors.As(err, &usage) || errors.As(err, &setting) {

@@ -37,17 +37,18 @@ func (f *modelFlags) openModel() (*engine.Model, string, error) {
 
 // setup is a model with what its sessions share.
 type setup struct {
-	io     streams
-	model  *engine.Model
-	name   string
-	cpus   machine.CPUs
-	flags  *modelFlags
-	cache  engine.SourceConfig
-	ahead  *cacheFlags      // what is read ahead
-	rec    *engine.Recorder // of the next session; nil: none
-	stream *stream          // of the next session; nil: none
-	opened int              // sessions so far
-	noted  string           // hostCacheNote that was printed last
+	io      streams
+	model   *engine.Model
+	name    string
+	cpus    machine.CPUs
+	flags   *modelFlags
+	cache   engine.SourceConfig
+	ahead   *cacheFlags      // what is read ahead
+	rec     *engine.Recorder // of the next session; nil: none
+	stream  *stream          // of the next session; nil: none
+	outputs []place          // that the command writes beside the session's
+	opened  int              // sessions so far
+	noted   string           // hostCacheNote that was printed last
 }
 
 // open checks the flags, opens the model and prints what runs on what.
@@ -121,6 +122,7 @@ type taps struct {
 	trace              *dump.TraceWriter
 	stream             *stream // of the session, which is open until after close; nil: none
 	ses                *engine.Session
+	failed             bool // the run did: what the cache has come to is not saved
 }
 
 // session opens one session. drop and nUsed vary between the rows of a comparison; quiet leaves out
@@ -139,6 +141,9 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	}
 	if k > m.NExpert {
 		return nil, engine.SourcePlan{}, usagef("--n-expert-used %d: want 1..%d (the model's expert_count)", k, m.NExpert)
+	}
+	if err := s.apart(t); err != nil {
+		return nil, engine.SourcePlan{}, err
 	}
 	cache := s.cache
 	if s.rec != nil {
@@ -266,7 +271,11 @@ func (t *taps) close(io *streams) error {
 	if t == nil {
 		return nil
 	}
-	err := errors.Join(t.sel.Close(), t.trace.Close(), t.stream.close(io, t.ses))
+	ses := t.ses
+	if t.failed {
+		ses = nil
+	}
+	err := errors.Join(t.sel.Close(), t.trace.Close(), t.stream.close(io, ses))
 	if io == nil {
 		return err
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"math"
-	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -137,34 +135,9 @@ func (f *profileFlags) report(csv string) (*profile.Report, string, error) {
 
 // checkOutputs refuses to write over what is read and one output over another.
 func (f *profileFlags) checkOutputs(csv, out string) error {
-	type named struct{ flag, path string }
-	outs := []named{{"OUT.json", out}, {"--md", f.md}, {"--html", f.html}}
-	for i, o := range outs {
-		if o.path == "" {
-			if i == 0 {
-				return usagef("OUT.json is empty")
-			}
-			continue
-		}
-		for _, in := range []string{csv, f.against} {
-			if in != "" && sameFile(in, o.path) {
-				return usagef("%s %s would overwrite the profile that is read", o.flag, o.path)
-			}
-		}
-		for _, p := range outs[:i] {
-			if p.path != "" && (strings.TrimPrefix(p.path, "./") == strings.TrimPrefix(o.path, "./") || sameFile(p.path, o.path)) {
-				return usagef("%s and %s both name %s", p.flag, o.flag, o.path)
-			}
-		}
+	if out == "" {
+		return usagef("OUT.json is empty")
 	}
-	return nil
-}
-
-func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
+	const read = "the profile that is read"
+	return apart([]place{{read, csv}, {read, f.against}}, []place{{"OUT.json", out}, {"--md", f.md}, {"--html", f.html}})
 }

@@ -102,7 +102,7 @@ func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) SessionJS
 	if t != nil && t.stream != nil {
 		r.CacheLoad = t.stream.report()
 	}
-	r.Memory, r.Steps, r.Device = memoryReport(), stepsReport(s), deviceReport(s)
+	r.Memory, r.Steps, r.Device = memoryReport(), stepsReport(s, st.BytesRead), deviceReport(s)
 	return r
 }
 

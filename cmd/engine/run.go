@@ -91,7 +91,10 @@ func (f *runFlags) run(c *cobra.Command, args []string, io streams) (err error) 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.close(&io), ses.Close()) }()
+	defer func() {
+		t.failed = err != nil && !errors.Is(err, errInterrupted)
+		err = errors.Join(err, t.close(&io), ses.Close())
+	}()
 	smp, err := engine.NewSampler(f.sampler, s.model.NVocab)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -41,6 +42,8 @@ func (f *streamFlags) check(c *cobra.Command, cached bool) error {
 		case !c.Flags().Changed(x.name):
 		case x.file == "":
 			return usagef("--%s: want a file name", x.name)
+		case !isFolder(filepath.Dir(x.file)):
+			return usagef("--%s %s: there is no folder %s", x.name, x.file, filepath.Dir(x.file))
 		case !cached:
 			return usagef("--%s %s: there is no expert cache: name one with --cache-mb", x.name, x.file)
 		}
@@ -137,6 +140,9 @@ func (t *stream) close(io *streams, ses *engine.Session) error {
 	}
 	err := errors.Join(t.log.Close(), t.tel.Close())
 	if ses == nil || t.f.save == "" {
+		if io != nil && t.f.save != "" {
+			fmt.Fprintf(io.err, "cache: not saved to %s: the run failed\n", t.f.save)
+		}
 		return err
 	}
 	n, e := ses.SaveCache(t.f.save)
@@ -185,6 +191,7 @@ func printMemory(w io.Writer) {
 type stepsJSON struct {
 	Prefill stepSumJSON `json:"prefill"`
 	Decode  stepSumJSON `json:"decode"`
+	After   int64       `json:"after_bytes_read"` // prefetches that arrived behind the last step
 }
 
 type stepSumJSON struct {
@@ -202,13 +209,14 @@ func stepSum(p engine.Step) stepSumJSON {
 	return stepSumJSON{p.Step, p.Wall.Seconds(), p.IOWait.Seconds(), p.Compute.Seconds(), p.Manage.Seconds(), p.Other.Seconds(), p.BytesRead, p.MajorFaults}
 }
 
-func stepsReport(s *engine.Session) *stepsJSON {
+// stepsReport is of a session whose source has read read bytes.
+func stepsReport(s *engine.Session, read int64) *stepsJSON {
 	t := s.Config().Telemetry
 	if t == nil {
 		return nil
 	}
 	prefill, decode := t.Totals()
-	return &stepsJSON{stepSum(prefill), stepSum(decode)}
+	return &stepsJSON{stepSum(prefill), stepSum(decode), read - prefill.BytesRead - decode.BytesRead}
 }
 
 // printSteps says where the time of the steps went, on average.
@@ -231,4 +239,9 @@ func printSteps(w io.Writer, s *engine.Session) {
 			p.phase, ms(p.sum.Wall), p.unit, ms(p.sum.IOWait), ms(p.sum.Compute), ms(p.sum.Manage), ms(p.sum.Other),
 			float64(p.sum.BytesRead)/(1<<20)/n, float64(p.sum.MajorFaults)/n)
 	}
+}
+
+func isFolder(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
 }

@@ -203,7 +203,9 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta,
 	if d.ahead.why != "" {
 		rep.Notes = append(rep.Notes, "nothing is read ahead in the dynamic replay: "+d.ahead.why)
 	}
-	d.notRep = notTheRun(g, m, d.ahead, c.Start)
+	if d.notRep = notTheRun(g, m, d.ahead, c.Start); d.notRep == "" && c.InPrefill && extra(m, DropInPrefillKey) != "true" {
+		d.notRep = "the run did not drop in prompts, the replay does"
+	}
 	for _, p := range policies {
 		for _, b := range budgets {
 			var runs []*dropRun

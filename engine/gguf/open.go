@@ -136,6 +136,10 @@ func (f *File) Scattered(on bool) {
 
 // mapFile opens and maps one file.
 func mapFile(path string) (s Shard, err error) {
+	// Before it is opened, too: to open a pipe is to wait for its other end.
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
+		return Shard{}, fmt.Errorf("gguf: %s: not a regular file (%s)", path, st.Mode().Type())
+	}
 	fh, err := os.Open(path)
 	if err != nil {
 		return Shard{}, fmt.Errorf("gguf: %w", err)

@@ -18,6 +18,10 @@ type Memory struct {
 // String says how much, and why not more.
 func (m Memory) String() string { return fmt.Sprintf("%d MiB (%s)", m.Available>>20, m.Bound) }
 
+// heapSteps is what of a limit of address space or data cannot be given away by the byte: Go takes it for its heap 64 MiB at
+// a time, and a session's scratch memory and context come after the budget was chosen.
+const heapSteps = 192 << 20
+
 // ReadMemory reads what can be taken before something gives way: the least of MemAvailable, the
 // distance to the memory limit of the process's cgroup and of each of its ancestors (version 1 and 2),
 // and the distance to the process's own limits of address space and data. ok is false where the system
@@ -49,7 +53,7 @@ func ReadMemory(root string) (m Memory, ok bool) {
 		limit, ok1 := processLimit(filepath.Join(root, "proc/self/limits"), l.limit)
 		use, ok2 := kibibytes(filepath.Join(root, "proc/self/status"), l.use)
 		if ok1 && ok2 {
-			take(limit-use, fmt.Sprintf("%s: %d MiB, %d in use", l.bound, limit>>20, use>>20))
+			take(limit-use-heapSteps, fmt.Sprintf("%s: %d MiB, %d in use, %d for steps of the heap", l.bound, limit>>20, use>>20, heapSteps>>20))
 		}
 	}
 	return m, m.Available != math.MaxInt64
