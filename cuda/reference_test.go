@@ -13,37 +13,11 @@ import (
 	"sluice/dump"
 	"sluice/engine"
 	"sluice/engine/demo"
-	"sluice/engine/tokenizer"
+	"sluice/engine/enginetest"
 )
 
-// nearTie is the largest log-probability gap at which a quantised model's greedy path may fork from the reference; see
-// engine/reference_test.go. The device quantises activations in blocks of 32 everywhere, where the processor takes 256 for
-// the K types.
-const nearTie = 0.1
-
-type reference struct {
-	Files map[string]struct {
-		Prompts []struct {
-			Prompt string
-			IDs    []int32
-			Greedy []int32
-			MinGap float64 `json:"min_gap"`
-		}
-	}
-	Validation struct{ IDs []int32 }
-}
-
-func loadReference(t testing.TB) *reference {
-	t.Helper()
-	data, err := os.ReadFile("../engine/testdata/tinymoe-reference.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &reference{}
-	if err := json.Unmarshal(data, r); err != nil {
-		t.Fatal(err)
-	}
-	return r
+func loadReference(t testing.TB) *enginetest.Reference {
+	return enginetest.LoadReference(t, "../engine/testdata/tinymoe-reference.json")
 }
 
 // long says whether the longer tests run.
@@ -52,7 +26,8 @@ func long() bool { return os.Getenv("SLUICE_LONG") == "1" }
 var trainedFiles = []string{"tinymoe-f16.gguf", demo.Name, "tinymoe-q8_0.gguf", "tinymoe-q5_k_m.gguf", "tinymoe-q4_0.gguf"}
 
 // TestCUDAGreedyEqualsReference: on float16 weights the tokens are the reference's, one for one; on quantised files the
-// paths fork at near ties only.
+// paths fork at near ties only: the device quantises activations in blocks of 32 everywhere, where the processor takes 256
+// for the K types.
 func TestCUDAGreedyEqualsReference(t *testing.T) {
 	ref := loadReference(t)
 	for _, name := range trainedFiles {
@@ -66,59 +41,14 @@ func TestCUDAGreedyEqualsReference(t *testing.T) {
 				prompts = prompts[:min(2, len(prompts))]
 			}
 			for _, p := range prompts {
-				ids := m.Tok.Encode(p.Prompt, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: true})
-				if !slices.Equal(ids, p.IDs) {
-					t.Errorf("prompt %q: tokens %v, want %v", p.Prompt, ids, p.IDs)
-					continue
-				}
-				want := p.Greedy
+				n := len(p.Greedy)
 				if !long() {
-					want = want[:min(24, len(want))]
+					n = 24
 				}
-				s.Reset()
-				got := greedy(t, m, s, ids, len(want))
-				fork := 0
-				for fork < len(got) && got[fork] == want[fork] {
-					fork++
-				}
-				if fork == len(got) {
-					continue
-				}
-				path := append(slices.Clone(ids), got[:fork]...)
-				gap := min(gapAfter(t, s, path, got[fork], want[fork]), gapAfter(t, exact, path, got[fork], want[fork]))
-				t.Logf("prompt %q: forks at token %d, where the two are %.4f apart (the reference's smallest gap: %.4f)", p.Prompt, fork, gap, p.MinGap)
-				if name == "tinymoe-f16.gguf" {
-					t.Errorf("prompt %q: token %d is %d, want %d", p.Prompt, fork, got[fork], want[fork])
-				} else if gap > nearTie {
-					t.Errorf("prompt %q: forks at token %d with a gap of %.4f, want at most %g", p.Prompt, fork, gap, nearTie)
-				}
+				p.Follow(t, m, s, exact, n, name == "tinymoe-f16.gguf")
 			}
 		})
 	}
-}
-
-// gapAfter is how far apart the log-probabilities of two tokens are after a path.
-func gapAfter(t *testing.T, s *engine.Session, path []int32, a, b int32) float64 {
-	t.Helper()
-	s.Reset()
-	logits, err := s.Prefill(background, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return math.Abs(logProb(logits, a) - logProb(logits, b))
-}
-
-// logProb is the log-probability of one token.
-func logProb(logits []float32, id int32) float64 {
-	top := math.Inf(-1)
-	for _, l := range logits {
-		top = max(top, float64(l))
-	}
-	var sum float64
-	for _, l := range logits {
-		sum += math.Exp(float64(l) - top)
-	}
-	return float64(logits[id]) - top - math.Log(sum)
 }
 
 // TestCUDARoutingEqualsReference compares every selection of one prompt with a float32 evaluation by PyTorch: ids are
