@@ -5,9 +5,7 @@ package cuda_test
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -16,6 +14,7 @@ import (
 	"sluice/cuda"
 	"sluice/dump"
 	"sluice/engine"
+	"sluice/engine/enginetest"
 	"sluice/engine/synth"
 	"sluice/moe"
 )
@@ -86,22 +85,7 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) (r exactR
 	if err != nil {
 		t.Fatal(err)
 	}
-	for turn := range 2 {
-		prompt := ids[turn*20 : (turn+1)*20]
-		if turn == 1 {
-			s.NextTurn()
-			prompt = append([]int32{r.tokens[len(r.tokens)-1]}, prompt...)
-		}
-		r.tokens = append(r.tokens, greedy(t, m, s, prompt, 6)...)
-		logits, err := s.Decode(background, r.tokens[len(r.tokens)-1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range logits {
-			r.logits = binary.LittleEndian.AppendUint32(r.logits, math.Float32bits(l))
-		}
-		s.Keep(s.Tokens()) // give the extra step back
-	}
+	r.tokens, r.logits = enginetest.TwoTurns(t, m, s, ids, 20, 6)
 	r.drops = s.Drops()
 	r.stats, _ = s.DeviceStats()
 	r.read = s.SourceStats().BytesRead

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"errors"
+
 	"sluice/cuda/driver"
 	dev "sluice/cuda/kernels"
 )

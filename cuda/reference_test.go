@@ -3,14 +3,10 @@
 package cuda_test
 
 import (
-	"encoding/json"
-	"math"
 	"os"
-	"slices"
 	"testing"
 
 	"sluice/cuda"
-	"sluice/dump"
 	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/engine/enginetest"
@@ -55,23 +51,7 @@ func TestCUDAGreedyEqualsReference(t *testing.T) {
 // equal where the margin at the k-th place exceeds the rounding, which on float16 weights is that of the key/value cache
 // and on quantised ones that of activations to 8 bits.
 func TestCUDARoutingEqualsReference(t *testing.T) {
-	data, err := os.ReadFile("../engine/testdata/tinymoe-layers.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ref struct {
-		IDs   []int32
-		Files map[string]struct {
-			Layers []struct {
-				Experts [][]int32
-				Weights [][]float64
-				Margin  []float64
-			}
-		}
-	}
-	if err := json.Unmarshal(data, &ref); err != nil {
-		t.Fatal(err)
-	}
+	ref := enginetest.LoadLayers(t, "../engine/testdata/tinymoe-layers.json")
 	for _, name := range trainedFiles {
 		if !long() && name != "tinymoe-f16.gguf" && name != demo.Name {
 			continue
@@ -91,40 +71,7 @@ func TestCUDARoutingEqualsReference(t *testing.T) {
 			if err := w.Close(); err != nil {
 				t.Fatal(err)
 			}
-			f, err := os.Open(dir + "/sel.bin")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			r := dump.NewSelReader(f)
-			compared, skipped, worst := 0, 0, 0.0
-			for i := range m.NLayer * len(ref.IDs) {
-				rec, err := r.Next()
-				if err != nil {
-					t.Fatal(err)
-				}
-				il, tok := i/len(ref.IDs), i%len(ref.IDs) // in one chunk: layer by layer
-				ly := ref.Files[name].Layers[il]
-				if ly.Margin[tok] <= margin {
-					skipped++
-					continue
-				}
-				compared++
-				for j, e := range ly.Experts[tok] {
-					k := slices.Index(rec.Expert, e)
-					if k < 0 {
-						t.Errorf("layer %d token %d (margin %.4f): experts %v, want %v", il, tok, ly.Margin[tok], rec.Expert, ly.Experts[tok])
-						break
-					}
-					if d := math.Abs(float64(rec.Weight[k]) - ly.Weights[tok][j]); d > worst {
-						worst = d
-					}
-				}
-			}
-			t.Logf("%d selections equal, %d below the margin of %g; weights off by at most %.5f", compared, skipped, margin, worst)
-			if worst > bound || compared == 0 {
-				t.Errorf("weights off by %.5f, want at most %g", worst, bound)
-			}
+			ref.Files[name].Compare(t, enginetest.ReadDump(t, dir+"/sel.bin"), margin, bound)
 		})
 	}
 }

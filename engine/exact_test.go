@@ -3,9 +3,7 @@ package engine_test
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -13,6 +11,7 @@ import (
 
 	"sluice/dump"
 	"sluice/engine"
+	"sluice/engine/enginetest"
 	"sluice/moe"
 )
 
@@ -79,21 +78,7 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) exactResu
 		t.Fatal(err)
 	}
 	var r exactResult
-	for turn := range 2 {
-		prompt := ids[turn*40 : (turn+1)*40]
-		if turn == 1 { // the last token of a turn has had no forward pass
-			prompt = append([]int32{r.tokens[len(r.tokens)-1]}, prompt...)
-		}
-		r.tokens = append(r.tokens, greedy(t, m, s, prompt, 10)...)
-		logits, err := s.Decode(background, r.tokens[len(r.tokens)-1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range logits {
-			r.logits = binary.LittleEndian.AppendUint32(r.logits, math.Float32bits(l))
-		}
-		s.Keep(s.Tokens()) // give the extra step back
-	}
+	r.tokens, r.logits = enginetest.TwoTurns(t, m, s, ids, 40, 10)
 	st := s.SourceStats()
 	if st.Demanded != st.Hits+st.Misses {
 		t.Errorf("%v: %d demanded, %d hits and %d misses", c, st.Demanded, st.Hits, st.Misses)

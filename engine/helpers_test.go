@@ -2,13 +2,8 @@ package engine_test
 
 import (
 	"context"
-	"encoding/json"
-	"io"
-	"os"
-	"slices"
 	"testing"
 
-	"sluice/dump"
 	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/engine/enginetest"
@@ -27,6 +22,7 @@ var (
 	greedySampler = enginetest.GreedySampler
 	greedy        = enginetest.Greedy
 	logProb       = enginetest.LogProb
+	readDump      = enginetest.ReadDump
 )
 
 // demoModel opens the built-in model from memory.
@@ -39,37 +35,4 @@ func demoModel(t testing.TB) *engine.Model {
 func demoFile(t testing.TB) string {
 	t.Helper()
 	return writeFile(t, demo.Name, demo.Model())
-}
-
-func readJSON(t testing.TB, path string, v any) {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, v); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
-}
-
-// readDump reads a whole selection dump.
-func readDump(t testing.TB, path string) []dump.SelRecord {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var out []dump.SelRecord
-	for r := dump.NewSelReader(f); ; {
-		rec, err := r.Next()
-		if err == io.EOF {
-			return out
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		rec.Expert, rec.Weight = slices.Clone(rec.Expert), slices.Clone(rec.Weight)
-		out = append(out, rec)
-	}
 }

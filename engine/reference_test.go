@@ -85,26 +85,10 @@ func TestDecodePerplexityEqualsPrefill(t *testing.T) {
 	}
 }
 
-type layerReference struct {
-	IDs   []int32
-	Files map[string]struct {
-		Layers []struct {
-			Experts [][]int32
-			Weights [][]float64
-			Margin  []float64
-		}
-		LogitsTop5 [][]struct {
-			ID      int32
-			LogProb float64
-		} `json:"logits_top5"`
-	}
-}
-
 // TestRoutingEqualsReference compares every selection of one prompt with a float32 evaluation by
 // PyTorch, with activations kept in float32 here too, so that only rounding order differs.
 func TestRoutingEqualsReference(t *testing.T) {
-	var ref layerReference
-	readJSON(t, "testdata/tinymoe-layers.json", &ref)
+	ref := enginetest.LoadLayers(t, "testdata/tinymoe-layers.json")
 	for _, c := range []struct {
 		exact          bool
 		margin, weight float64
@@ -141,36 +125,8 @@ func TestRoutingEqualsReference(t *testing.T) {
 				if err := w.Close(); err != nil {
 					t.Fatal(err)
 				}
-				compared, skipped, worst := 0, 0, 0.0
-				recs := readDump(t, path)
-				for i, r := range recs {
-					il, tok := i/len(ref.IDs), i%len(ref.IDs) // prefill in one chunk: layer by layer
-					ly := want.Layers[il]
-					if r.Layer != il {
-						t.Fatalf("record %d: layer %d, want %d", i, r.Layer, il)
-					}
-					if ly.Margin[tok] <= c.margin {
-						skipped++
-						continue
-					}
-					compared++
-					for j, e := range ly.Experts[tok] {
-						k := slices.Index(r.Expert, e)
-						if k < 0 {
-							t.Errorf("layer %d token %d (margin %.4f): experts %v, want %v", il, tok, ly.Margin[tok], r.Expert, ly.Experts[tok])
-							break
-						}
-						d := math.Abs(float64(r.Weight[k]) - ly.Weights[tok][j])
-						worst = max(worst, d)
-						if d > c.weight {
-							t.Errorf("layer %d token %d expert %d: weight %.6f, want %.6f within %g", il, tok, e, r.Weight[k], ly.Weights[tok][j], c.weight)
-						}
-					}
-				}
-				t.Logf("%d selections equal, %d below the margin of %g; weights off by at most %.5f, top-5 log-probabilities by %.5f", compared, skipped, c.margin, worst, worstLogProb)
-				if len(recs) != m.NLayer*len(ref.IDs) {
-					t.Errorf("%d records, want %d", len(recs), m.NLayer*len(ref.IDs))
-				}
+				want.Compare(t, readDump(t, path), c.margin, c.weight)
+				t.Logf("top-5 log-probabilities off by at most %.5f", worstLogProb)
 				if c.exact && worstLogProb > 0.01 {
 					t.Errorf("top-5 log-probabilities off by %.5f, want at most 0.01", worstLogProb)
 				}

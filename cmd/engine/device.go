@@ -161,15 +161,8 @@ func (f *deviceFlags) give() error {
 // handOver replaces this process by the program with the device arm, and returns only if that cannot be done. With try
 // the program first proves, in a process of its own, that it gets a device.
 func handOver(try bool) error {
-	if _, err := findDriver("/", os.Getenv("LD_LIBRARY_PATH")); err != nil {
-		return err
-	}
-	path, err := findCUDABinary()
+	path, err := readyCUDABinary()
 	if err != nil {
-		return err
-	}
-	// So that it can say if it was built from another version.
-	if err := os.Setenv(startedByEnv, version); err != nil {
 		return err
 	}
 	if try {
@@ -179,6 +172,18 @@ func handOver(try bool) error {
 		}
 	}
 	return fmt.Errorf("starting %s: %w", path, syscall.Exec(path, append([]string{path}, os.Args[1:]...), os.Environ()))
+}
+
+// readyCUDABinary finds the program with the device arm where there is a driver for it, and has the environment tell it who
+// starts it, so that it can say if it was built from another version.
+func readyCUDABinary() (path string, err error) {
+	if _, err := findDriver("/", os.Getenv("LD_LIBRARY_PATH")); err != nil {
+		return "", err
+	}
+	if path, err = findCUDABinary(); err != nil {
+		return "", err
+	}
+	return path, os.Setenv(startedByEnv, version)
 }
 
 // orCPU is what messages end with where a device was asked for by name. The line that engine-cuda dies with where no
@@ -236,14 +241,8 @@ func describeCUDA(io streams, ordinal int) error {
 		fmt.Fprintln(io.out, dev.Name())
 		return dev.Close()
 	}
-	if _, err := findDriver("/", os.Getenv("LD_LIBRARY_PATH")); err != nil {
-		return err
-	}
-	path, err := findCUDABinary()
+	path, err := readyCUDABinary()
 	if err != nil {
-		return err
-	}
-	if err := os.Setenv(startedByEnv, version); err != nil {
 		return err
 	}
 	cmd := exec.Command(path, "device", fmt.Sprintf("cuda:%d", ordinal))

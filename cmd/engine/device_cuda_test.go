@@ -47,7 +47,7 @@ func exitCode(err error) int {
 
 func TestCUDAProgram(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds two programs")
+		t.Skip("builds two programs: not in short mode")
 	}
 	engine := programs(t)
 	t.Run("generate", func(t *testing.T) { deviceGenerates(t, engine) })
@@ -117,7 +117,11 @@ func deviceGenerates(t *testing.T, engine string) {
 
 // deviceSays is what the program prints and refuses about a device that it has.
 func deviceSays(t *testing.T, engine string) {
-	if out, _ := exec.Command(engine, "device", "cuda").CombinedOutput(); !strings.Contains(string(out), "emulated") {
+	out, err := exec.Command(engine, "device", "cuda").CombinedOutput()
+	if err != nil {
+		t.Fatalf("device cuda: %v\n%s", err, out)
+	}
+	if !strings.Contains(string(out), "emulated") {
 		t.Skip("a real device pretends nothing")
 	}
 	state, model := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "f32.gguf")
@@ -167,7 +171,7 @@ func deviceSays(t *testing.T, engine string) {
 			}
 		}
 	}
-	out, err := exec.Command(engine, "bench", "--device", "cuda", "--pp", "4", "--tg", "", "--repeat", "1", "--warmup", "0", "--csv").Output()
+	out, err = exec.Command(engine, "bench", "--device", "cuda", "--pp", "4", "--tg", "", "--repeat", "1", "--warmup", "0", "--csv").Output()
 	if text := string(out); err != nil || !strings.Contains(text, "# device=cuda:0 ") || strings.Contains(text, "# isa=") || !strings.Contains(text, ",table,0,,4,") {
 		t.Errorf("bench --csv: %v\n%s", err, text)
 	}

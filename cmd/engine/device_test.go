@@ -102,7 +102,7 @@ func TestDeviceRefusals(t *testing.T) {
 // gets a device.
 func TestDeviceHandOver(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds the program")
+		t.Skip("builds the program: not in short mode")
 	}
 	dir := t.TempDir()
 	engine := filepath.Join(dir, "engine")

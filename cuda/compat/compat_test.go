@@ -62,7 +62,7 @@ func TestCUDACompatBuild(t *testing.T) {
 		t.Skip(`CGO_CFLAGS is not set: eval "$(cuda/env.sh)"`)
 	}
 	if testing.Short() {
-		t.Skip("compiles two packages")
+		t.Skip("compiles two packages: not in short mode")
 	}
 	flags, dir := toolkit(t), t.TempDir()
 	if out, err := cc(t, "-shared", "-fPIC", "-o", filepath.Join(dir, "libcuda13.so"), "testdata/cuda13.c"); err != nil {

@@ -3,13 +3,16 @@ package enginetest
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	"sluice/dump"
 	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/engine/gguf"
@@ -154,14 +157,8 @@ type Prompt struct {
 // LoadReference reads the reference, whose place depends on the package that is tested.
 func LoadReference(t testing.TB, path string) *Reference {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := &Reference{}
-	if err := json.Unmarshal(data, r); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
+	readJSON(t, path, r)
 	return r
 }
 
@@ -203,4 +200,126 @@ func gapAfter(t testing.TB, s *engine.Session, path []int32, a, b int32) float64
 		t.Fatal(err)
 	}
 	return math.Abs(LogProb(logits, a) - LogProb(logits, b))
+}
+
+// TwoTurns generates n tokens behind each of two turns of turn prompt tokens, and returns them and the bits of the logits
+// after each turn.
+func TwoTurns(t testing.TB, m *engine.Model, s *engine.Session, ids []int32, turn, n int) (tokens []int32, bits []byte) {
+	t.Helper()
+	for i := range 2 {
+		prompt := ids[i*turn : (i+1)*turn]
+		if i == 1 { // the last token of a turn has had no forward pass
+			s.NextTurn()
+			prompt = append([]int32{tokens[len(tokens)-1]}, prompt...)
+		}
+		tokens = append(tokens, Greedy(t, m, s, prompt, n)...)
+		logits, err := s.Decode(context.Background(), tokens[len(tokens)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range logits {
+			bits = binary.LittleEndian.AppendUint32(bits, math.Float32bits(l))
+		}
+		s.Keep(s.Tokens()) // give the extra step back
+	}
+	return tokens, bits
+}
+
+// Layers is a float32 evaluation of one prompt by PyTorch: engine/testdata/tinymoe-layers.json.
+type Layers struct {
+	IDs   []int32
+	Files map[string]*FileLayers
+}
+
+// FileLayers is that of one file, layer by layer and token by token.
+type FileLayers struct {
+	Layers []struct {
+		Experts [][]int32
+		Weights [][]float64
+		Margin  []float64 // between the last expert chosen and the first that is not
+	}
+	LogitsTop5 [][]struct {
+		ID      int32
+		LogProb float64
+	} `json:"logits_top5"`
+}
+
+// LoadLayers reads it, from a place that depends on the package that is tested.
+func LoadLayers(t testing.TB, path string) *Layers {
+	t.Helper()
+	r := &Layers{}
+	readJSON(t, path, r)
+	return r
+}
+
+// Compare holds a prompt's selections, recorded in one chunk and so layer by layer, against the evaluation: ids where the
+// margin is above the given one, and there weights within bound.
+func (f *FileLayers) Compare(t testing.TB, recs []dump.SelRecord, margin, bound float64) {
+	t.Helper()
+	tokens := len(f.Layers[0].Margin)
+	if len(recs) != len(f.Layers)*tokens {
+		t.Fatalf("%d records, want %d", len(recs), len(f.Layers)*tokens)
+	}
+	compared, skipped, worst := 0, 0, 0.0
+	for i, r := range recs {
+		il, tok := i/tokens, i%tokens
+		ly := f.Layers[il]
+		if r.Layer != il {
+			t.Fatalf("record %d: layer %d, want %d", i, r.Layer, il)
+		}
+		if ly.Margin[tok] <= margin {
+			skipped++
+			continue
+		}
+		compared++
+		for j, e := range ly.Experts[tok] {
+			k := slices.Index(r.Expert, e)
+			if k < 0 {
+				t.Errorf("layer %d token %d (margin %.4f): experts %v, want %v", il, tok, ly.Margin[tok], r.Expert, ly.Experts[tok])
+				break
+			}
+			d := math.Abs(float64(r.Weight[k]) - ly.Weights[tok][j])
+			worst = max(worst, d)
+			if d > bound {
+				t.Errorf("layer %d token %d expert %d: weight %.6f, want %.6f within %g", il, tok, e, r.Weight[k], ly.Weights[tok][j], bound)
+			}
+		}
+	}
+	if compared == 0 {
+		t.Errorf("all %d selections are below the margin of %g: nothing is compared", skipped, margin)
+	}
+	t.Logf("%d selections equal, %d below the margin of %g; weights off by at most %.5f", compared, skipped, margin, worst)
+}
+
+// ReadDump reads a whole selection dump.
+func ReadDump(t testing.TB, path string) []dump.SelRecord {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var out []dump.SelRecord
+	for r := dump.NewSelReader(f); ; {
+		rec, err := r.Next()
+		if err == io.EOF {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Expert, rec.Weight = slices.Clone(rec.Expert), slices.Clone(rec.Weight)
+		out = append(out, rec)
+	}
+}
+
+func readJSON(t testing.TB, path string, v any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
 }
