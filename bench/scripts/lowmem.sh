@@ -10,6 +10,7 @@
 #   PP, TG            prompt and decode lengths; PP=0: none  (default 512, 64)
 #   THREADS           of both                                (default: processors)
 #   ARGS              further flags for ours, e.g. "--drop-cold-experts 0.75"
+#   ALSO              flags for a third run in every round, ours with these in place of ARGS, e.g. "--prefetch off"
 #   RESIDENT          1: measure decode without the limit too, for the limits (default 1)
 #   WORK              folder for the disk image, a little larger than the model (default: the temporary folder)
 #
@@ -18,7 +19,7 @@
 # ends with 77. The group, the device and the image are removed at the end.
 set -euo pipefail
 export LC_ALL=C
-[ $# -ge 1 ] || { sed -n 2,18p "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n 2,19p "$0"; exit 2; }
 model=$1 rounds=${2:-5}
 [[ $rounds =~ ^[1-9][0-9]*$ ]] || { echo "lowmem.sh: $rounds rounds: want a whole number of 1 or more" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
@@ -35,10 +36,12 @@ limit_group "$(share_of "$model")"
 own_disk "$model"
 
 tests() { [ "$pp" = 0 ] && echo "" || echo "$pp"; }
-ours() {
+own() { # NAME ROUND FLAGS
     # shellcheck disable=SC2086
-    within "ours.$1" "$engine" bench -m "$file" --pp "$(tests)" --tg "$tg" --repeat 1 --seed "$1" -t "$threads" -c $((pp > tg ? pp : tg)) --json --steps-csv "$work/steps.$1" ${ARGS:-}
+    within "$1.$2" "$engine" bench -m "$file" --pp "$(tests)" --tg "$tg" --repeat 1 --seed "$2" -t "$threads" -c $((pp > tg ? pp : tg)) --json --steps-csv "$work/$1.steps.$2" $3
 }
+ours() { own ours "$1" "${ARGS:-}"; }
+also() { own also "$1" "$ALSO"; }
 theirs() {
     within "theirs.$1" "$peer" --libs "$libs" --model "$file" --load mmap --repack 0 --prompt-tokens "$pp" --gen-tokens "$tg" --repeat 1 --feed random --threads "$threads"
 }
@@ -52,11 +55,18 @@ fi
 [ -n "$peer" ] && [ -n "$libs" ] || { peer=''; echo "SLUICE_PEER and SLUICE_PEER_LIBS are not both set: ours alone"; }
 for ((r = 1; r <= rounds; r++)); do
     # The order turns every round.
-    if ((r % 2)); then ours "$r"; [ -z "$peer" ] || theirs "$r"; else [ -z "$peer" ] || theirs "$r"; ours "$r"; fi
+    if ((r % 2)); then order="ours also theirs"; else order="theirs also ours"; fi
+    for run in $order; do
+        case $run in
+        also) [ -z "${ALSO:-}" ] || also "$r" ;;
+        theirs) [ -z "$peer" ] || theirs "$r" ;;
+        *) ours "$r" ;;
+        esac
+    done
     # In every round, as the disk is not the same at all times; the best of them counts.
     "$engine" bench --probe-io "$file" --json >"$work/probe.$r"
     o=$work/ours.$r
-    read -r mid p99 top read_ hit miss wait_ busy drop fault <<<"$(steps "$work/steps.$r")"
+    read -r mid p99 top read_ hit miss wait_ busy drop fault <<<"$(steps "$work/ours.steps.$r")"
     tps=$(result "$o" "tg$tg" tps)
     echo "$tps" >>"$work/tg.ours"
     [ "$pp" = 0 ] || result "$o" "pp$pp" tps >>"$work/pp.ours"
@@ -65,6 +75,19 @@ for ((r = 1; r <= rounds; r++)); do
     printf 'round %d: ours %.2f tokens/s, %.1f MB read a token, %.1f %% hits, steps %.1f ms (p99 %.1f, most %.1f), waiting %.0f %%' \
         "$r" "$tps" "$(awk "BEGIN {print $read_ / 1e6}")" "$(awk "BEGIN {print 100 * $hit / ($hit + $miss)}")" "$mid" "$p99" "$top" "$(awk "BEGIN {print 100 * $wait_}")"
     [ "$pp" = 0 ] || printf ', prefill %.1f' "$(tail -1 "$work/pp.ours")"
+    if [ -n "${ALSO:-}" ]; then
+        t=$(result "$work/also.$r" "tg$tg" tps)
+        echo "$t" >>"$work/tg.also"
+        awk "BEGIN {print $tps / $t}" >>"$work/also.ratio"
+        read -r _ _ _ read_ hit miss _ <<<"$(steps "$work/also.steps.$r")"
+        printf '; with %s %.2f (%.1f MB a token, %.1f %% hits)' "$ALSO" "$t" "$(awk "BEGIN {print $read_ / 1e6}")" "$(awk "BEGIN {print 100 * $hit / ($hit + $miss)}")"
+        if [ "$pp" != 0 ]; then
+            t=$(result "$work/also.$r" "pp$pp" tps)
+            echo "$t" >>"$work/pp.also"
+            awk "BEGIN {print $(tail -1 "$work/pp.ours") / $t}" >>"$work/also.pp.ratio"
+            printf ', prefill %.1f' "$t"
+        fi
+    fi
     if [ -n "$peer" ]; then
         t=$(of_peer "$work/theirs.$r" tg_tps)
         echo "$t" >>"$work/tg.theirs"
@@ -90,6 +113,11 @@ echo
 if [ "$pp" != 0 ]; then
     printf 'prefill  ours %s tokens/s (%s)' "$(median <"$work/pp.ours")" "$(spread <"$work/pp.ours")"
     [ -z "$peer" ] || printf ', llama.cpp %s (%s), ratio %s (%s)' "$(median <"$work/pp.theirs")" "$(spread <"$work/pp.theirs")" "$(median <"$work/pp.ratio")" "$(spread <"$work/pp.ratio")"
+    echo
+fi
+if [ -n "${ALSO:-}" ]; then
+    printf 'beside   %s: decode %s tokens/s (%s), ours is %s times as fast (%s)' "$ALSO" "$(median <"$work/tg.also")" "$(spread <"$work/tg.also")" "$(median <"$work/also.ratio")" "$(spread <"$work/also.ratio")"
+    [ "$pp" = 0 ] || printf '; prefill %s (%s), %s times (%s)' "$(median <"$work/pp.also")" "$(spread <"$work/pp.also")" "$(median <"$work/also.pp.ratio")" "$(spread <"$work/also.pp.ratio")"
     echo
 fi
 awk -v read="$read_" -v disk="$disk" -v tps="$tps" -v res="$resident" 'BEGIN {

@@ -142,7 +142,7 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 		return err
 	}
 	f.use(variants[0])
-	s, err := open(c, io, &f.modelFlags, &f.cacheFlags)
+	s, err := open(c, io, &f.modelFlags, &f.cacheFlags, slices.ContainsFunc(variants, func(v bench.Variant) bool { return v.Drop > 0 }))
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,17 +39,17 @@ func (f *deviceFlags) add(c *cobra.Command) {
 // cpuOnly are settings that have no effect on a device, or that it does not have.
 var cpuOnly = []struct {
 	flag, why string
-	but       string // except with this value
+	but       []string // with which they are taken
 }{
-	{"threads", "the device computes, there is no worker team", ""},
-	{"isa", "it names kernels of this processor", ""},
-	{"kv", "the device's key/value cache is f16", "f16"},
-	{"acts", "the device quantises the activations of quantised weights", "q8"},
-	{"dense", "dense weights are in the device's memory", "auto"},
-	{"weights", "dense weights are in the device's memory", "auto"},
-	{"prefetch", "the device copies experts when they are demanded", engine.PrefetchOff},
-	{"prefetch-mb", "the device copies experts when they are demanded", ""},
-	{"probe", "it measures this processor's memory", "false"},
+	{"threads", "the device computes, there is no worker team", nil},
+	{"isa", "it names kernels of this processor", nil},
+	{"kv", "the device's key/value cache is f16", []string{"f16"}},
+	{"acts", "the device quantises the activations of quantised weights", []string{"q8"}},
+	{"dense", "dense weights are in the device's memory", []string{"auto"}},
+	{"weights", "dense weights are in the device's memory", []string{"auto"}},
+	{"prefetch", "the device copies experts when they are demanded", []string{prefetchAuto, engine.PrefetchOff}},
+	{"prefetch-mb", "the device copies experts when they are demanded", nil},
+	{"probe", "it measures this processor's memory", []string{"false"}},
 }
 
 // cacheBytes reads --device-cache-mb; 0 is auto.
@@ -141,7 +142,7 @@ func (f *modelFlags) try(io streams, m *engine.Model) error {
 func (f *deviceFlags) refuse(c *cobra.Command) error {
 	for _, s := range cpuOnly {
 		fl := c.Flags().Lookup(s.flag)
-		if fl != nil && fl.Changed && (s.but == "" || fl.Value.String() != s.but) {
+		if fl != nil && fl.Changed && !slices.Contains(s.but, fl.Value.String()) {
 			return usagef("--%s %s has no effect with --device cuda: %s", s.flag, fl.Value, s.why)
 		}
 	}

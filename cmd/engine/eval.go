@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -109,7 +110,7 @@ func (f *evalFlags) run(c *cobra.Command, file string, io streams) (err error) {
 	if f.modelFlags.ctx == 0 {
 		f.modelFlags.ctx = max(f.chunk, 0)
 	}
-	s, err := open(c, io, &f.modelFlags, &f.cacheFlags)
+	s, err := open(c, io, &f.modelFlags, &f.cacheFlags, slices.ContainsFunc(rows, func(r evalRow) bool { return r.frac > 0 }))
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (f *evalFlags) runSweep(c *cobra.Command, file string, io streams) (err err
 	if f.modelFlags.ctx == 0 {
 		f.modelFlags.ctx = f.chunk
 	}
-	s, err := open(c, io, &f.modelFlags, &f.cacheFlags)
+	s, err := open(c, io, &f.modelFlags, &f.cacheFlags, true)
 	if err != nil {
 		return err
 	}

@@ -95,9 +95,12 @@ type cacheFlags struct {
 	ceilMB         int64
 	lanes          int
 	force          bool
-	prefetch       string
+	prefetch       string // prefetchAuto, or one of engine.PrefetchModes
 	prefetchMB     int64
 }
+
+// prefetchAuto reads ahead where that was found to pay: see readAhead.
+const prefetchAuto = "auto"
 
 func (f *cacheFlags) add(c *cobra.Command) {
 	fs := c.Flags()
@@ -106,7 +109,7 @@ func (f *cacheFlags) add(c *cobra.Command) {
 	fs.StringVar(&f.policy, "cache-policy", "", "what the expert cache evicts by: "+strings.Join(moe.Policies(), ", ")+" (default "+engine.DefaultPolicy+")")
 	fs.StringVar(&f.io, "io", "", "expert reads: direct (default) or buffered with a cache; mmap: no cache, experts in the file's mapping")
 	fs.IntVar(&f.lanes, "io-threads", 0, fmt.Sprintf("reader lanes of the expert cache (default %d)", engine.DefaultLanes))
-	fs.StringVar(&f.prefetch, "prefetch", engine.PrefetchOff, "experts of the next layer to read ahead: off, next-layer (what its router says of this layer's input) or last-token (what it chose for the token before)")
+	fs.StringVar(&f.prefetch, "prefetch", prefetchAuto, "experts of the next layer to read ahead: off, next-layer (what its router says of this layer's input) or last-token (what it chose for the token before); auto: next-layer where the experts do not all fit in the cache and the command drops none")
 	fs.Int64Var(&f.prefetchMB, "prefetch-mb", 0, "read ahead at most this many MiB in one layer of one call (default: as many experts as the call has tokens, at most a quarter of the cache)")
 	fs.BoolVar(&f.force, "cache-force", false, "accept a cache smaller than one token's experts, or larger than the memory available")
 }
@@ -123,13 +126,15 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 		return s, usagef("--io-threads %d: want 1 or more", f.lanes)
 	}
 	switch {
-	case !slices.Contains(engine.PrefetchModes(), f.prefetch):
-		return s, usagef("--prefetch %q: want one of %s", f.prefetch, strings.Join(engine.PrefetchModes(), ", "))
+	case f.prefetch != prefetchAuto && !slices.Contains(engine.PrefetchModes(), f.prefetch):
+		return s, usagef("--prefetch %q: want one of %s, %s", f.prefetch, prefetchAuto, strings.Join(engine.PrefetchModes(), ", "))
 	case c.Flags().Changed("prefetch-mb") && (f.prefetchMB < 1 || f.prefetchMB > math.MaxInt64>>20):
 		return s, usagef("--prefetch-mb %d: want 1 or more", f.prefetchMB)
 	case f.prefetchMB > 0 && f.prefetch == engine.PrefetchOff:
-		return s, usagef("--prefetch-mb %d has no effect without --prefetch", f.prefetchMB)
-	case f.prefetch != engine.PrefetchOff && f.mb == "0":
+		return s, usagef("--prefetch-mb %d has no effect with --prefetch off", f.prefetchMB)
+	case f.prefetchMB > 0 && f.mb == "0":
+		return s, usagef("--prefetch-mb %d: there are no reads with --cache-mb 0", f.prefetchMB)
+	case f.prefetch != prefetchAuto && f.prefetch != engine.PrefetchOff && f.mb == "0":
 		return s, usagef("--prefetch %s: there are no reads with --cache-mb 0", f.prefetch)
 	}
 	if c.Flags().Changed("cache-ceil-mb") {
@@ -163,6 +168,31 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 		}
 	}
 	return s, nil
+}
+
+// readAhead settles what a session with this plan reads ahead; why follows the mode in a message where auto chose it. drops:
+// some session of the command drops experts. Then none of them reads ahead, so that the threshold is all they differ in: what
+// is read ahead is not cold any more, and a threshold drops less for more bytes (docs/design/expert-cache.md has figures).
+func (f *cacheFlags) readAhead(plan engine.SourcePlan, drops, onDevice bool) (mode, why string, err error) {
+	mode = engine.PrefetchOff
+	switch {
+	case f.prefetch != prefetchAuto:
+		return f.prefetch, "", nil
+	case plan.BudgetBytes == 0:
+		why = " (there is no expert cache)"
+	case onDevice:
+		why = " (the device copies experts when they are demanded)"
+	case drops:
+		why = " (with dropping: what is read ahead would not be cold)"
+	case plan.Fit == plan.Experts:
+		why = " (all experts fit in the cache)"
+	default:
+		return engine.PrefetchNextLayer, " (not all experts fit in the cache)", nil
+	}
+	if f.prefetchMB > 0 {
+		return mode, why, usagef("--prefetch-mb %d has no effect: --prefetch %s is %s here%s", f.prefetchMB, prefetchAuto, mode, why)
+	}
+	return mode, why, nil
 }
 
 // dropFlags are the cache-aware drop policy.

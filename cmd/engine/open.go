@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,15 +45,17 @@ type setup struct {
 	flags   *modelFlags
 	cache   engine.SourceConfig
 	ahead   *cacheFlags      // what is read ahead
+	drops   bool             // a session of the command drops experts, not each need do so
 	rec     *engine.Recorder // of the next session; nil: none
 	stream  *stream          // of the next session; nil: none
 	outputs []place          // that the command writes beside the session's
 	opened  int              // sessions so far
-	noted   string           // hostCacheNote that was printed last
+	noted   []string         // lines that once printed
 }
 
-// open checks the flags, opens the model and prints what runs on what.
-func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (s *setup, err error) {
+// open checks the flags, opens the model and prints what runs on what. drops tells whether a session of the command is to
+// drop experts.
+func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags, drops bool) (s *setup, err error) {
 	if err := mf.check(c); err != nil {
 		return nil, err
 	}
@@ -81,7 +84,7 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags) (s *setu
 	if mf.dev != nil {
 		mf.dense = engine.DenseMmap // the device has copies of its own
 	}
-	s = &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache, ahead: cf}
+	s = &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache, ahead: cf, drops: drops}
 	mem, known := machine.ReadMemory("/")
 	if known {
 		s.cache.Available, s.cache.Reserved = mem.Available, m.DenseBytes()+m.KVBytes(engine.SessionConfig{Ctx: mf.ctx, KV: mf.kv})
@@ -134,7 +137,6 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	if mf.dev != nil {
 		cfg.Device, cfg.Threads = mf.dev, 0
 	}
-	cfg.Prefetch, cfg.PrefetchBytes = s.ahead.prefetch, s.ahead.prefetchMB<<20
 	k := nUsed
 	if k == 0 {
 		k = m.NExpertUsed
@@ -159,8 +161,13 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	if drop.Frac > 0 && plan.BudgetBytes == 0 {
 		return nil, plan, errors.Join(usagef("--drop-cold-experts %v drops nothing without an expert cache: name one with --cache-mb", drop.Frac), src.Close())
 	}
+	var whyAhead string
+	if cfg.Prefetch, whyAhead, err = s.ahead.readAhead(plan, s.drops, mf.dev != nil); err != nil {
+		return nil, plan, errors.Join(err, src.Close())
+	}
+	cfg.PrefetchBytes = s.ahead.prefetchMB << 20
 	if t != nil {
-		if err := t.open(s, k, drop, dropInPrefill, plan); err != nil {
+		if err := t.open(s, k, &cfg, plan); err != nil {
 			src.Close()
 			return nil, plan, err
 		}
@@ -187,9 +194,11 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 			fmt.Fprintln(s.io.err, "device:", n)
 		}
 	}
-	if n := hostCacheNote(ses, plan.BudgetBytes); n != "" && n != s.noted {
-		s.noted = n // rows of a comparison differ in it
-		fmt.Fprintln(s.io.err, "device:", n)
+	if plan.BudgetBytes > 0 && mf.dev == nil {
+		s.once("experts: read ahead: " + cfg.Prefetch + whyAhead)
+	}
+	if n := hostCacheNote(ses, plan.BudgetBytes); n != "" {
+		s.once("device: " + n)
 	}
 	if err := s.stream.start(s, ses, plan.BudgetBytes); err != nil {
 		return nil, plan, errors.Join(err, s.stream.close(nil, nil), t.close(nil), ses.Close())
@@ -200,8 +209,16 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	return ses, plan, nil
 }
 
-func (t *taps) open(s *setup, k int, drop moe.Drop, dropInPrefill bool, plan engine.SourcePlan) (err error) {
-	m := s.model
+// once prints a line that the rows of a comparison may differ in, not again for each of them.
+func (s *setup) once(line string) {
+	if !slices.Contains(s.noted, line) {
+		s.noted = append(s.noted, line)
+		fmt.Fprintln(s.io.err, line)
+	}
+}
+
+func (t *taps) open(s *setup, k int, cfg *engine.SessionConfig, plan engine.SourcePlan) (err error) {
+	m, drop := s.model, cfg.Drop
 	conf := map[string]string{
 		"arm":         s.flags.arm,
 		"threads":     strconv.Itoa(s.flags.threads),
@@ -212,7 +229,7 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, dropInPrefill bool, plan eng
 		"version":     version,
 		"device":      s.flags.device,
 
-		replay.DropInPrefillKey: strconv.FormatBool(dropInPrefill),
+		replay.DropInPrefillKey: strconv.FormatBool(cfg.DropInPrefill),
 		replay.TensorTableKey:   fmt.Sprintf("%x", m.Identity()),
 	}
 	if s.flags.dev != nil {
@@ -221,8 +238,8 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, dropInPrefill bool, plan eng
 	if plan.Policy != "" {
 		conf["cache_policy"] = plan.Policy
 	}
-	if a := s.ahead; a.prefetch != engine.PrefetchOff {
-		conf["prefetch"], conf["prefetch_bytes"] = a.prefetch, strconv.FormatInt(a.prefetchMB<<20, 10)
+	if cfg.Prefetch != engine.PrefetchOff {
+		conf["prefetch"], conf["prefetch_bytes"] = cfg.Prefetch, strconv.FormatInt(cfg.PrefetchBytes, 10)
 	}
 	if plan.BudgetBytes > 0 {
 		if err := s.stream.facts(conf); err != nil {
@@ -247,7 +264,7 @@ func (t *taps) open(s *setup, k int, drop moe.Drop, dropInPrefill bool, plan eng
 		for _, n := range m.SlotBytes() {
 			slots = append(slots, strconv.FormatInt(n, 10))
 		}
-		meta.Ahead = s.ahead.prefetch != engine.PrefetchOff
+		meta.Ahead = cfg.Prefetch != engine.PrefetchOff
 		if s.flags.dev != nil {
 			meta.Extra = append(meta.Extra, [2]string{replay.DeviceKey, conf["device"]})
 		}

@@ -27,6 +27,7 @@ type replayFlags struct {
 	inPrefill         bool
 	against           string
 	state             string
+	prefetch          string
 	json              bool
 }
 
@@ -43,7 +44,7 @@ and holds the result against the recorded run.
 With --cache: hit rates by budget and policy, and the LRU hit rate at every budget.
 
 Without --cache and with --cache --live it is this engine's cache that runs, and it reads ahead as
-the run did. A run that began with a saved cache (--cache-load) is replayed with --cache-state and
+the run did (as the run of --against did), or not at all with --prefetch off. A run that began with a saved cache (--cache-load) is replayed with --cache-state and
 the same file. The replay of a run's own trace with the run's cache is compared with the run drop by
 drop and byte by byte ("reproduced: ..."); if they differ in anything the command fails.`,
 		Example: `  engine replay route.csv
@@ -70,6 +71,7 @@ drop and byte by byte ("reproduced: ..."); if they differ in anything the comman
 	fs.BoolVar(&f.inPrefill, "drop-in-prefill", false, "let the dynamic replay drop in prompts too")
 	fs.StringVar(&f.against, "against", "", "trace of the same prompt recorded with dropping on, to hold the dynamic replay against")
 	fs.StringVar(&f.state, "cache-state", "", "the saved cache that the run began with (its --cache-load), for the replays of this engine's cache")
+	fs.StringVar(&f.prefetch, "prefetch", "run", "what the replays of this engine's cache read ahead: run (what the recorded run did) or off (nothing)")
 	fs.BoolVar(&f.json, "json", false, "print one JSON document instead of the text")
 	return c
 }
@@ -98,6 +100,12 @@ func (f *replayFlags) check(c *cobra.Command) error {
 		case f.cache && !f.live:
 			return usagef("--cache-state has no effect with --cache but with --live")
 		}
+	}
+	switch changed := c.Flags().Changed("prefetch"); {
+	case f.prefetch != "run" && f.prefetch != engine.PrefetchOff:
+		return usagef("--prefetch %q: want run or %s", f.prefetch, engine.PrefetchOff)
+	case changed && f.cache && !f.live:
+		return usagef("--prefetch has no effect with --cache but with --live")
 	}
 	if f.live && c.Flags().Changed("seed") {
 		return usagef("--seed has no effect with --live: the engine has no policy that draws")
@@ -128,7 +136,7 @@ func (f *replayFlags) run(c *cobra.Command, paths []string, io streams) error {
 	var one func(path string) (textReport, *dump.TornError, error)
 	var doc replayJSON
 	if f.cache {
-		cfg := replay.CacheConfig{Budgets: budgets, Policies: policies, Seed: f.seed, Start: start}
+		cfg := replay.CacheConfig{Budgets: budgets, Policies: policies, Seed: f.seed, Start: start, OnDemand: f.prefetch == engine.PrefetchOff}
 		if f.live {
 			cfg.Order = replay.OrderLive
 		}
@@ -145,7 +153,7 @@ func (f *replayFlags) run(c *cobra.Command, paths []string, io streams) error {
 		if err != nil {
 			return err
 		}
-		cfg.Start = start
+		cfg.Start, cfg.OnDemand = start, f.prefetch == engine.PrefetchOff
 		one = func(path string) (textReport, *dump.TornError, error) {
 			file, err := os.Open(path)
 			if err != nil {

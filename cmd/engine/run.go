@@ -76,7 +76,7 @@ func (f *runFlags) run(c *cobra.Command, args []string, io streams) (err error) 
 	if err := f.tapFlags.resolve(c, io); err != nil {
 		return err
 	}
-	s, err := open(c, io, &f.modelFlags, &f.cacheFlags)
+	s, err := open(c, io, &f.modelFlags, &f.cacheFlags, f.frac > 0)
 	if err != nil {
 		return err
 	}

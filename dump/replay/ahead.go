@@ -64,10 +64,12 @@ type prefetch struct {
 	max      int64  // bytes of the budget that one call may ask for; 0: the default, see bound
 	last     [][]int32
 	recorded bool   // the trace has the columns
+	left     string // the run's mode, where the replay leaves it out on purpose
 	why      string // the run read ahead, and this is why the replay cannot
 }
 
-func newPrefetch(g *geometry, m *dump.TraceMeta, cols aheadColumns) (*prefetch, error) {
+// newPrefetch reads ahead as the run did, or, onDemand, nothing.
+func newPrefetch(g *geometry, m *dump.TraceMeta, cols aheadColumns, onDemand bool) (*prefetch, error) {
 	a := &prefetch{g: g, mode: extra(m, "prefetch"), last: make([][]int32, len(g.size)), recorded: cols.there()}
 	if s := extra(m, "prefetch_bytes"); s != "" {
 		var err error
@@ -75,9 +77,11 @@ func newPrefetch(g *geometry, m *dump.TraceMeta, cols aheadColumns) (*prefetch, 
 			return nil, fmt.Errorf("prefetch_bytes %.20q in the preamble: want 0 or more", s)
 		}
 	}
-	switch a.mode {
-	case "", prefetchLastToken:
-	case prefetchNextLayer:
+	switch {
+	case onDemand:
+		a.mode, a.left = "", a.mode
+	case a.mode == "", a.mode == prefetchLastToken:
+	case a.mode == prefetchNextLayer:
 		if !cols.there() {
 			a.mode, a.why = "", fmt.Sprintf("what prefetch %s asked for is not in the trace (no column %s): the release that recorded it did not say", prefetchNextLayer, dump.AheadColumn)
 		}

@@ -28,6 +28,7 @@ type CacheConfig struct {
 	Order    Order    // "": OrderBatch
 	Seed     uint64   // of the policy "random"
 	Start    *Start   // OrderLive: what the caches begin with; nil: empty
+	OnDemand bool     // OrderLive: what is demanded is read and nothing else, though the run read ahead
 }
 
 // CacheReport is the answer to "how big a cache?" for one trace.
@@ -63,6 +64,7 @@ type CacheReport struct {
 	// OrderLive: what is read ahead, as the run did, the file that caches begin with, and the cell with the run's budget and
 	// policy held against the run; nil where NotReproduced says why, or where there is no such cell.
 	Prefetch      string        `json:"prefetch,omitempty"`
+	NoPrefetch    string        `json:"no_prefetch,omitempty"` // what the run read ahead and the replay does not
 	Start         string        `json:"cache_state,omitempty"`
 	Reproduction  *Reproduction `json:"reproduction,omitempty"`
 	NotReproduced string        `json:"not_reproduced,omitempty"`
@@ -105,6 +107,9 @@ func cache(name string, open func() (io.ReadCloser, error), c *CacheConfig) (*Ca
 	if c.Start != nil && c.Order != OrderLive {
 		return nil, fmt.Errorf("a cache state to begin with is for order %s", OrderLive)
 	}
+	if c.OnDemand && c.Order != OrderLive {
+		return nil, fmt.Errorf("only order %s reads ahead: there is nothing to leave out", OrderLive)
+	}
 	var look *lookahead
 	if slices.Contains(c.Policies, "belady") {
 		err := withTrace(open, func(tr *dump.TraceReader, g *geometry) error {
@@ -121,7 +126,7 @@ func cache(name string, open func() (io.ReadCloser, error), c *CacheConfig) (*Ca
 		}
 	}
 	rep := &CacheReport{File: name, Order: c.Order, Seed: c.Seed, Policies: c.Policies, Budgets: c.Budgets}
-	err := withTrace(open, func(tr *dump.TraceReader, g *geometry) error { return rep.replay(tr, g, look, c.Start) })
+	err := withTrace(open, func(tr *dump.TraceReader, g *geometry) error { return rep.replay(tr, g, look, c) })
 	return rep, err
 }
 
@@ -160,7 +165,7 @@ type consumer struct {
 	finish func() error
 }
 
-func (r *CacheReport) replay(tr *dump.TraceReader, g *geometry, look *lookahead, start *Start) error {
+func (r *CacheReport) replay(tr *dump.TraceReader, g *geometry, look *lookahead, c *CacheConfig) error {
 	m := tr.Meta()
 	r.Model, r.Arch, r.NLayer, r.NExpert, r.K = m.Model, m.Arch, m.NLayer, g.nExpert, g.k
 	r.TotalBytes, r.SlotsKnown, r.UnequalSize = g.total, g.slotsKnown, g.unequal()
@@ -177,7 +182,7 @@ func (r *CacheReport) replay(tr *dump.TraceReader, g *geometry, look *lookahead,
 	var collect func()
 	var err error
 	if r.Order == OrderLive {
-		con, collect, err = r.live(g, &m, aheadColumnsOf(tr), start)
+		con, collect, err = r.live(g, &m, aheadColumnsOf(tr), c)
 	} else {
 		con, collect, err = r.batched(g, look)
 	}

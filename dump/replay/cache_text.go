@@ -37,6 +37,8 @@ func (r *CacheReport) WriteText(w io.Writer) error {
 		p.f("\norder      live: this engine's cache driven by the recorded calls; it predicts a run")
 		if r.Prefetch != "" {
 			p.f(", reads ahead as the run did (%s)", r.Prefetch)
+		} else if r.NoPrefetch != "" {
+			p.f(", nothing read ahead (the run: %s)", r.NoPrefetch)
 		}
 		if r.Start != "" {
 			p.f(", begins with %s", r.Start)

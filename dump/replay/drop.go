@@ -23,6 +23,9 @@ type DropConfig struct {
 	Against *Recorded
 	// Start is what the caches of the dynamic replay begin with; nil: empty.
 	Start *Start
+	// OnDemand: the dynamic replay reads what is demanded alone. Else it reads ahead as the trace's run did, unless Against
+	// did not.
+	OnDemand bool
 }
 
 // DefaultFracs are the thresholds that the format's own script tries.

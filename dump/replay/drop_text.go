@@ -95,6 +95,9 @@ func (s *Dynamic) text(p *printer) {
 	if s.Prefetch != "" {
 		p.f(", reading ahead (%s)", s.Prefetch)
 	}
+	if s.NoPrefetch != "" {
+		p.f(", nothing read ahead (the run: %s)", s.NoPrefetch)
+	}
 	if s.Start != "" {
 		p.f(", beginning with %s", s.Start)
 	}

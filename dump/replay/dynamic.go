@@ -16,6 +16,7 @@ type Dynamic struct {
 	SlotsKnown  bool   `json:"slot_bytes_known"` // false: experts are taken to need no padding in the cache
 	InPrefill   bool   `json:"drop_in_prefill"`
 	Prefetch    string `json:"prefetch,omitempty"`    // what is read ahead, as the run did
+	NoPrefetch  string `json:"no_prefetch,omitempty"` // what the run read ahead and the replay does not
 	Start       string `json:"cache_state,omitempty"` // the file that the cache begins with
 
 	Rows []DynamicRow `json:"rows"` // threshold 0 first: the same cache without dropping
@@ -187,8 +188,15 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta,
 	}
 	slices.Sort(fracs)
 	var err error
-	if d.ahead, err = newPrefetch(g, m, cols); err != nil {
+	if d.ahead, err = newPrefetch(g, m, cols, c.OnDemand || from.Prefetch == ""); err != nil {
 		return nil, err
+	}
+	if own.Prefetch != "" && own.Frac == 0 {
+		note := fmt.Sprintf("the run read ahead (%s), and the static tables count that as hits; runs that drop do not unless told to: record with --prefetch off", own.Prefetch)
+		if d.ahead.left == "" {
+			note += ", or leave it out of the dynamic replay with --prefetch off"
+		}
+		rep.Notes = append(rep.Notes, note)
 	}
 	start := ""
 	if c.Start != nil {
@@ -226,7 +234,7 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta,
 				}
 			}
 			d.runs = append(d.runs, runs)
-			d.sets = append(d.sets, Dynamic{Policy: p, BudgetBytes: b, SlotsKnown: g.slotsKnown, Prefetch: d.ahead.mode, Start: start})
+			d.sets = append(d.sets, Dynamic{Policy: p, BudgetBytes: b, SlotsKnown: g.slotsKnown, Prefetch: d.ahead.mode, NoPrefetch: d.ahead.left, Start: start})
 		}
 	}
 	return d, nil

@@ -5,8 +5,8 @@ import (
 )
 
 // live sets up OrderLive: the engine's own cache, driven by the recorded calls.
-func (r *CacheReport) live(g *geometry, m *dump.TraceMeta, cols aheadColumns, start *Start) (consumer, func(), error) {
-	l, err := newLive(r, g, m, cols, start)
+func (r *CacheReport) live(g *geometry, m *dump.TraceMeta, cols aheadColumns, c *CacheConfig) (consumer, func(), error) {
+	l, err := newLive(r, g, m, cols, c)
 	if err != nil {
 		return consumer{}, nil, err
 	}
@@ -30,13 +30,13 @@ type liveReplay struct {
 	call   layerCall
 }
 
-func newLive(r *CacheReport, g *geometry, m *dump.TraceMeta, cols aheadColumns, start *Start) (*liveReplay, error) {
-	l := &liveReplay{r: r, g: g, call: newLayerCall(g)}
+func newLive(r *CacheReport, g *geometry, m *dump.TraceMeta, cols aheadColumns, conf *CacheConfig) (*liveReplay, error) {
+	start, l := conf.Start, &liveReplay{r: r, g: g, call: newLayerCall(g)}
 	var err error
-	if l.ahead, err = newPrefetch(g, m, cols); err != nil {
+	if l.ahead, err = newPrefetch(g, m, cols, conf.OnDemand); err != nil {
 		return nil, err
 	}
-	if r.Prefetch = l.ahead.mode; l.ahead.why != "" {
+	if r.Prefetch, r.NoPrefetch = l.ahead.mode, l.ahead.left; l.ahead.why != "" {
 		r.Notes = append(r.Notes, "nothing is read ahead here: "+l.ahead.why)
 	}
 	if start != nil {

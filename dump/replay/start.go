@@ -56,6 +56,8 @@ func notTheRun(g *geometry, m *dump.TraceMeta, a *prefetch, s *Start) string {
 		return "the preamble states no " + SlotBytesKey
 	case a.why != "":
 		return a.why
+	case a.left != "":
+		return fmt.Sprintf("the run read ahead (%s), the replay does not", a.left)
 	case file != "" && s == nil:
 		return fmt.Sprintf("the run began with a loaded cache (cache_load=%s), the replay with an empty one: name the file with --cache-state", file)
 	case file == "" && s != nil:
