@@ -59,10 +59,11 @@ cuda-check:
 	@CUDA=1 ./build.sh && cuda/check-pack.sh
 
 # What a release owes on top of every commit: minutes to an hour.
-check-long: lint noasm
+check-long: lint noasm build
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 60m ./...
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
 	FUZZTIME=100000x FUZZLIMIT=600 bash .ci/fuzz.sh
+	bench/scripts/disks.sh || [ $$? = 77 ]
 	@if cuda/env.sh --device >/dev/null; then SLUICE_LONG=1 $(MAKE) cuda-test TESTFLAGS='-count=1 -timeout 60m' && \
 		SLUICE_EMU_ORDER=reverse $(MAKE) cuda-test TESTFLAGS=-count=1; else echo "skipped: the device arm's tests, for want of a CUDA toolkit"; fi
 

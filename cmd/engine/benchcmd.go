@@ -146,7 +146,7 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = s.close(err) }()
 	f.streamFlags.attach(c, s)
 	s.outputs = []place{{"--ops-csv", f.opsCSV}, {"--chrome-trace", f.chromeTrace}}
 	if variants, err = f.fewer(io, s, axes, variants); err != nil {

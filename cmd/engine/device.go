@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"runtime"
@@ -58,8 +57,8 @@ func (f *deviceFlags) cacheBytes() (int64, error) {
 		return 0, nil
 	}
 	mb, err := strconv.ParseInt(f.cacheMB, 10, 64)
-	if err != nil || mb < 1 || mb > math.MaxInt64>>20 {
-		return 0, usagef("--device-cache-mb %q: want auto or a number of MiB, 1 or more", f.cacheMB)
+	if err != nil || mb < 1 || mb > maxMiB {
+		return 0, usagef("--device-cache-mb %q: want auto or a number of MiB, 1 to %d", f.cacheMB, maxMiB)
 	}
 	return mb << 20, nil
 }

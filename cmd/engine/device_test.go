@@ -77,8 +77,8 @@ func TestDeviceRefusals(t *testing.T) {
 		want string
 	}{
 		{[]string{"--device-cache-mb", "5"}, "no effect with --device cpu"},
-		{[]string{"--device", "auto", "--device-cache-mb", "0"}, "want auto or a number of MiB, 1 or more"},
-		{[]string{"--device", "auto", "--device-cache-mb", "lots"}, "want auto or a number of MiB, 1 or more"},
+		{[]string{"--device", "auto", "--device-cache-mb", "0"}, "want auto or a number of MiB, 1 to 8796093022207"},
+		{[]string{"--device", "auto", "--device-cache-mb", "lots"}, "want auto or a number of MiB, 1 to 8796093022207"},
 		{[]string{"--device", "cuda:"}, "want cpu, cuda, cuda:N or auto"},
 		{[]string{"--device", "cuda:-1"}, "want cpu, cuda, cuda:N or auto"},
 		{[]string{"--device", "cuda:one"}, "want cpu, cuda, cuda:N or auto"},

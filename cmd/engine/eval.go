@@ -114,7 +114,7 @@ func (f *evalFlags) run(c *cobra.Command, file string, io streams) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = s.close(err) }()
 	ids := s.model.Tok.Encode(string(text), tokenizer.EncodeOptions{})
 	doc := evalJSON{Model: s.name, Arch: s.model.Arch, File: file, Chunk: f.chunk}
 	for i, row := range rows {

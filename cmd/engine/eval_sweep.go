@@ -45,7 +45,7 @@ func (f *evalFlags) runSweep(c *cobra.Command, file string, io streams) (err err
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = s.close(err) }()
 	k := s.model.NExpertUsed
 	if conf.Used == nil {
 		for n := range k {

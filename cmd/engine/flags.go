@@ -89,6 +89,9 @@ func (f *modelFlags) check(c *cobra.Command) error {
 	return nil
 }
 
+// maxMiB is what fits as bytes into 64 bits.
+const maxMiB = math.MaxInt64 >> 20
+
 // cacheFlags say where experts are held.
 type cacheFlags struct {
 	mb, policy, io string
@@ -128,8 +131,8 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 	switch {
 	case f.prefetch != prefetchAuto && !slices.Contains(engine.PrefetchModes(), f.prefetch):
 		return s, usagef("--prefetch %q: want one of %s, %s", f.prefetch, prefetchAuto, strings.Join(engine.PrefetchModes(), ", "))
-	case c.Flags().Changed("prefetch-mb") && (f.prefetchMB < 1 || f.prefetchMB > math.MaxInt64>>20):
-		return s, usagef("--prefetch-mb %d: want 1 or more", f.prefetchMB)
+	case c.Flags().Changed("prefetch-mb") && (f.prefetchMB < 1 || f.prefetchMB > maxMiB):
+		return s, usagef("--prefetch-mb %d: want 1 to %d", f.prefetchMB, maxMiB)
 	case f.prefetchMB > 0 && f.prefetch == engine.PrefetchOff:
 		return s, usagef("--prefetch-mb %d has no effect with --prefetch off", f.prefetchMB)
 	case f.prefetchMB > 0 && f.mb == "0":
@@ -139,8 +142,8 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 	}
 	if c.Flags().Changed("cache-ceil-mb") {
 		switch {
-		case f.ceilMB < 1 || f.ceilMB > math.MaxInt64>>20:
-			return s, usagef("--cache-ceil-mb %d: want 1 or more", f.ceilMB)
+		case f.ceilMB < 1 || f.ceilMB > maxMiB:
+			return s, usagef("--cache-ceil-mb %d: want 1 to %d", f.ceilMB, maxMiB)
 		case f.mb != "auto":
 			return s, usagef("--cache-ceil-mb %d has no effect with --cache-mb %s, only with auto", f.ceilMB, f.mb)
 		case f.io == "mmap":
@@ -153,8 +156,8 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 		return s, nil
 	}
 	mb, err := strconv.ParseInt(f.mb, 10, 64)
-	if err != nil || mb < 0 || mb > math.MaxInt64>>20 {
-		return s, usagef("--cache-mb %q: want auto or a number of MiB, 0 or more", f.mb)
+	if err != nil || mb < 0 || mb > maxMiB {
+		return s, usagef("--cache-mb %q: want auto or a number of MiB, 0 to %d", f.mb, maxMiB)
 	}
 	s.BudgetBytes = mb << 20
 	if mb == 0 {

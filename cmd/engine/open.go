@@ -116,7 +116,13 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags, drops bo
 	return s, nil
 }
 
-func (s *setup) close() error { return errors.Join(s.flags.give(), s.model.Close()) }
+// close ends what a command did with the model: err is how it went. Results of a file that changed meanwhile are an error.
+func (s *setup) close(err error) error {
+	if err == nil {
+		err = s.model.File.Changed()
+	}
+	return errors.Join(err, s.flags.give(), s.model.Close())
+}
 
 // taps are the recordings of one session.
 type taps struct {

@@ -80,7 +80,7 @@ func (f *runFlags) run(c *cobra.Command, args []string, io streams) (err error) 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = s.close(err) }()
 	prompt, err := f.encode(s)
 	if err != nil {
 		return err

@@ -104,8 +104,8 @@ func TestStreamFlagsRefused(t *testing.T) {
 		{"there is no expert cache", []string{"--cache-load", "x"}}, // auto: everything fits
 		{"want a file name", []string{"--cache-mb", "4", "--cache-load", ""}},
 		{"only with auto", []string{"--cache-mb", "4", "--cache-ceil-mb", "4"}},
-		{"want 1 or more", []string{"--cache-ceil-mb", "0"}},
-		{"want 1 or more", []string{"--cache-ceil-mb", "9223372036854775807"}},
+		{"want 1 to 8796093022207", []string{"--cache-ceil-mb", "0"}},
+		{"want 1 to 8796093022207", []string{"--cache-ceil-mb", "9223372036854775807"}},
 		{"no expert cache with --io mmap", []string{"--cache-ceil-mb", "4", "--io", "mmap"}},
 		{"need 3 MiB", []string{"--cache-ceil-mb", "1"}},
 	} {

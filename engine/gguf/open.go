@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,6 +14,8 @@ type Shard struct {
 	Path string   // "" in memory
 	Data []byte   // the whole file, read-only; valid until the File is closed
 	File *os.File // open for reading; nil in memory; closed with the File
+
+	modified time.Time // when it was opened
 }
 
 // File is an open model: the metadata of the first shard and the tensors of all. All methods but Close may be called from
@@ -119,6 +122,24 @@ func (f *File) Tensor(name string) (*Tensor, bool) {
 	return t, ok
 }
 
+// Changed returns an error that names the first file that was written to since it was opened: whatever was computed with it may
+// be of either content. A file that another one was renamed over has not changed, nor has one in memory.
+func (f *File) Changed() error {
+	for _, s := range f.shards {
+		if s.File == nil {
+			continue
+		}
+		st, err := s.File.Stat()
+		if err != nil {
+			return fmt.Errorf("gguf: %w", err)
+		}
+		if !st.ModTime().Equal(s.modified) || st.Size() != int64(len(s.Data)) {
+			return fmt.Errorf("gguf: %s: written to while it was open, at %s: what was computed with it may be wrong", s.Path, st.ModTime().Format(time.DateTime))
+		}
+	}
+	return nil
+}
+
 // Scattered tells the system that the mappings are about to be read in small pieces far apart (true), or again in any way
 // (false). Around such a piece the system else reads as much as the device's readahead is, up to megabytes, which in a
 // group with a memory limit counts as ours. A hint: nothing fails.
@@ -156,7 +177,7 @@ func mapFile(path string) (s Shard, err error) {
 	if !st.Mode().IsRegular() {
 		return Shard{}, fmt.Errorf("gguf: %s: not a regular file (%s)", path, st.Mode().Type())
 	}
-	s = Shard{Path: path, File: fh}
+	s = Shard{Path: path, File: fh, modified: st.ModTime()}
 	if st.Size() == 0 {
 		return s, nil // cannot be mapped; the parser says what is missing
 	}

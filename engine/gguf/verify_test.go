@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"sluice/kernels"
 )
@@ -103,5 +104,51 @@ func TestVerifyStops(t *testing.T) {
 	n := 0
 	if err := f.Verify(func(TensorCheck) error { n++; return stop }); err != stop || n != 1 {
 		t.Errorf("got %v after %d reports", err, n)
+	}
+}
+
+// TestChanged: bytes written in place are noticed, another file under the name is not one of them.
+func TestChanged(t *testing.T) {
+	path := verifyModel(t, kernels.Q8_0, nil)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(path string) {
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Changed(); err != nil {
+		t.Error(err)
+	}
+	write(path + ".new")
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Changed(); err != nil {
+		t.Errorf("renamed over: %v", err)
+	}
+	g, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	time.Sleep(20 * time.Millisecond) // a file's clock has ticks
+	write(path)
+	if err := g.Changed(); err == nil || !strings.Contains(err.Error(), path+": written to while it was open") {
+		t.Errorf("written in place: %v", err)
+	}
+	in, err := Parse("in memory", data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Changed(); err != nil {
+		t.Error(err)
 	}
 }
