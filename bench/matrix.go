@@ -18,6 +18,8 @@ type Variant struct {
 	Threads   int     `json:"threads,omitempty"` // 0: the default, or none: a device computes
 	// NExpertUsed is experts per token; 0: the model's.
 	NExpertUsed int `json:"n_expert_used"`
+	// Prefetch is what the setting reads ahead, one of engine.PrefetchModes; "": there is no cache, or it is not settled yet.
+	Prefetch string `json:"prefetch,omitempty"`
 }
 
 // Axes are the lists that a matrix is made of; none is empty but NExpertUsed, which may be.
@@ -64,7 +66,7 @@ func (a Axes) Variants() (vs []Variant, notes []string) {
 						lanes = 0
 					}
 					for _, threads := range a.Threads {
-						v := Variant{mb, c.drop, arm, lanes, threads, c.used}
+						v := Variant{CacheMB: mb, Drop: c.drop, Arm: arm, IOThreads: lanes, Threads: threads, NExpertUsed: c.used}
 						if !seen[v] {
 							seen[v] = true
 							vs = append(vs, v)
@@ -96,7 +98,7 @@ func (v Variant) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// keys are the names and values of a variant, as flags have them; "" for the threads of a device.
+// keys are the names and values of a variant, as flags have them; "" for the threads of a device, and for a prefetch without a cache.
 func (v Variant) keys() [][2]string {
 	threads := ""
 	if v.Threads > 0 {
@@ -109,6 +111,7 @@ func (v Variant) keys() [][2]string {
 		{"io-threads", strconv.Itoa(v.IOThreads)},
 		{"threads", threads},
 		{"n-expert-used", strconv.Itoa(v.NExpertUsed)},
+		{"prefetch", v.Prefetch},
 	}
 }
 

@@ -121,7 +121,7 @@ func WriteCSV(to io.Writer, f Facts, results []Speed) error {
 		line("warning", w)
 	}
 	w := csv.NewWriter(b)
-	w.Write([]string{"test", "tokens", "depth", "cache_mb", "drop_cold_experts", "arm", "io_threads", "threads", "n_expert_used", "tokens_per_second",
+	w.Write([]string{"test", "tokens", "depth", "cache_mb", "drop_cold_experts", "arm", "io_threads", "threads", "n_expert_used", "prefetch", "tokens_per_second",
 		"min_tokens_per_second", "max_tokens_per_second", "spread_percent", "ttft_seconds", "rounds", "weight_bytes_per_token",
 		"read_bytes_per_token", "bytes_per_second", "machine_bytes_per_second", "machine_flops_per_second", "limit_tokens_per_second",
 		"limit_fraction", "bound", "dropped_share", "weight_lost", "equal_bytes_n_expert_used", "equal_bytes_tokens_per_second",

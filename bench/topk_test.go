@@ -23,14 +23,14 @@ func TestFewerExperts(t *testing.T) {
 // Thresholds go with the first number of experts, the others drop nothing.
 func TestVariantsFewerExperts(t *testing.T) {
 	vs, notes := Axes{[]string{"64"}, []float64{0, 0.5}, []string{"host"}, []int{4}, []int{1}, []int{8, 4, 8}}.Variants()
-	want := []Variant{{"64", 0, "host", 4, 1, 8}, {"64", 0.5, "host", 4, 1, 8}, {"64", 0, "host", 4, 1, 4}}
+	want := []Variant{{"64", 0, "host", 4, 1, 8, ""}, {"64", 0.5, "host", 4, 1, 8, ""}, {"64", 0, "host", 4, 1, 4, ""}}
 	if !slices.Equal(vs, want) || notes != nil {
 		t.Errorf("%v %q, want %v", vs, notes, want)
 	}
 }
 
 func TestCompareTopK(t *testing.T) {
-	v := func(drop float64, used int) Variant { return Variant{"64", drop, "host", 4, 1, used} }
+	v := func(drop float64, used int) Variant { return Variant{"64", drop, "host", 4, 1, used, ""} }
 	results := []Speed{
 		{Test: "tg8", Config: v(0, 8), ReadBytes: 100, TPS: 10, WeightLost: 0},
 		{Test: "tg8", Config: v(0.5, 8), ReadBytes: 75, TPS: 14, Dropped: 0.1},
@@ -76,8 +76,8 @@ func TestMeasureDropping(t *testing.T) {
 		t.Cleanup(func() { s.Close() })
 		return Subject{Variant: v, Session: s}
 	}
-	got, err := MeasureSpeed(t.Context(), m, []Subject{open(Variant{"4", 0, "host", 4, 1, 4}), open(Variant{"4", 0.75, "host", 4, 1, 4}),
-		open(Variant{"4", 0, "host", 4, 1, 2})}, SpeedConfig{TG: []int{40}, Repeat: 2, WarmUp: 1, Seed: 1}, nil)
+	got, err := MeasureSpeed(t.Context(), m, []Subject{open(Variant{"4", 0, "host", 4, 1, 4, ""}), open(Variant{"4", 0.75, "host", 4, 1, 4, ""}),
+		open(Variant{"4", 0, "host", 4, 1, 2, ""})}, SpeedConfig{TG: []int{40}, Repeat: 2, WarmUp: 1, Seed: 1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,6 +49,7 @@ type TraceReader struct {
 	columns []string
 	unknown []string
 	extra   [][]byte
+	ahead   int   // of AheadBytesColumn among the unknown, -1: there is none
 	plain   bool  // columns in the writer's order
 	line    int   // number of the line last read, from 1
 	off     int64 // where it begins
@@ -96,6 +97,19 @@ func (t *TraceReader) Columns() []string { return t.columns }
 // ExtraColumns names the columns that this reader does not know, in file order.
 func (t *TraceReader) ExtraColumns() []string { return t.unknown }
 
+// AheadBytes is what the call whose first row Next has just delivered read ahead of the next layer's demands; 0 on other rows, and
+// in traces of runs that read nothing ahead. Those bytes are in no row's ExpertBytes.
+func (t *TraceReader) AheadBytes() (int64, error) {
+	if t.ahead < 0 || len(t.extra[t.ahead]) == 0 {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(string(t.extra[t.ahead]), 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("dump: trace: line %d: column %s: %.20q, want the bytes that were read ahead", t.line, AheadBytesColumn, t.extra[t.ahead])
+	}
+	return n, nil
+}
+
 // Rows is the number of rows that Next has delivered.
 func (t *TraceReader) Rows() uint64 { return t.rows }
 
@@ -126,7 +140,7 @@ func (t *TraceReader) header(line string) error {
 		}
 		t.kinds = append(t.kinds, uint8(k))
 	}
-	t.extra = make([][]byte, len(t.unknown))
+	t.extra, t.ahead = make([][]byte, len(t.unknown)), slices.Index(t.unknown, AheadBytesColumn)
 	t.plain = standardOrder(t.kinds)
 	return nil
 }

@@ -43,7 +43,12 @@ generate() { # FILE FLAGS: the tokens
 want=$(generate "$work/model.gguf" --cache-mb 0)
 
 # attach SECTOR: the image as a device with sectors of so many bytes; again, the same image.
-attach() { device=$(losetup --find --show --direct-io=on --sector-size "$1" "$work/image" 2>"$work/losetup") || { device=''; skip "no loop device: $(cat "$work/losetup")"; }; }
+attach() {
+    device=$(losetup --find --show --direct-io=on --sector-size "$1" "$work/image" 2>"$work/losetup") && return
+    device=''
+    [ $failed = 0 ] || exit 1
+    skip "no loop device: $(cat "$work/losetup")"
+}
 # fill KIND: a file system on the device, with the model in it.
 fill() {
     case $1 in ext4) mkfs.ext4 -q -F -m 0 -O ^has_journal "$device" ;; xfs) mkfs.xfs -q -f "$device" ;; btrfs) mkfs.btrfs -q -f "$device" >/dev/null 2>&1 ;; esac
@@ -78,11 +83,15 @@ fails() {
         says $ok "$1, $io reads: $(tail -1 "$work/err")"
     done
 }
+# below: the first sector of the device, of 512 bytes, below the last 4 MiB of the file, which are experts; nothing if not known.
+below() {
+    filefrag -v -b512 "$work/disk/model.gguf" 2>/dev/null |
+        awk -v at=$((($(stat -c %s "$work/disk/model.gguf") - 4194304) / 512)) '$1 ~ /^[0-9]+:$/ {gsub(/[.:]/, " "); if ($3 >= at) {print $4 + (at > $2 ? at - $2 : 0); exit}}'
+}
 image
 attach 512
 fill ext4
-# The file ends with experts: what is below the last 4 MiB of it goes, and what the page cache holds.
-first=$(filefrag -v -b512 "$work/disk/model.gguf" 2>/dev/null | awk -v at=$((($(stat -c %s "$work/disk/model.gguf") - 4194304) / 512)) '$1 ~ /^[0-9]+:$/ {gsub(/[.:]/, " "); if ($3 >= at) {print $4 + (at > $2 ? at - $2 : 0); exit}}')
+first=$(below)
 echo 3 >/proc/sys/vm/drop_caches
 if [ -n "$first" ]; then
     truncate -s $((first * 512)) "$work/image"
@@ -92,20 +101,25 @@ else
 fi
 undo
 
-if grep -qw device-mapper /proc/devices 2>/dev/null || grep -qw device-mapper /proc/misc; then
-    image
-    attach 512
-    fill ext4
-    umount "$work/disk"
-    mounted=''
+if ! grep -qw device-mapper /proc/devices /proc/misc; then
+    echo "left out device-mapper's error target: this kernel has no device-mapper"
+    exit $failed
+fi
+image
+attach 512
+fill ext4
+first=$(below)
+umount "$work/disk"
+mounted=''
+if [ -n "$first" ]; then
     sectors=$(blockdev --getsz "$device")
     mapped=sluice-disks-$$
-    printf '0 %d linear %s 0\n%d %d error\n%d %d linear %s %d\n' "$first" "$device" "$first" 4096 $((first + 4096)) $((sectors - first - 4096)) "$device" $((first + 4096)) |
+    printf '0 %d linear %s 0\n%d 4096 error\n%d %d linear %s %d\n' "$first" "$device" "$first" $((first + 4096)) $((sectors - first - 4096)) "$device" $((first + 4096)) |
         dmsetup create "$mapped"
     mount "/dev/mapper/$mapped" "$work/disk"
     mounted=1
     fails "device-mapper's error target"
 else
-    echo "left out device-mapper's error target: this kernel has no device-mapper"
+    echo "left out device-mapper's error target: filefrag does not say where the file is"
 fi
 exit $failed

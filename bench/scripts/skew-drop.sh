@@ -13,14 +13,15 @@
 #   READAHEAD         KiB that a page fault reads            (default 128)
 #   TG                decoded tokens                         (default 64; as many before them warm up)
 #   THREADS           worker threads                         (default: processors)
-#   ARGS              further flags for the engine, e.g. "--prefetch last-token"
+#   ARGS              further flags for the engine          (default --prefetch off: else the runs without a threshold, and they
+#                     alone, would read ahead)
 #   WORK              folder for model and disk image, twice the model's size (default: the temporary folder)
 #
 # All runs write a route trace, so that their times compare with each other alone. Needs what lowmem.sh needs, and ends with 77
 # without it.
 set -euo pipefail
 export LC_ALL=C
-[ $# -le 2 ] || { sed -n 2,20p "$0"; exit 2; }
+[ $# -le 2 ] || { sed -n 2,21p "$0"; exit 2; }
 model=${1:-} rounds=${2:-3}
 [[ $rounds =~ ^[1-9][0-9]*$ ]] || { echo "skew-drop.sh: $rounds rounds: want a whole number of 1 or more" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
@@ -44,7 +45,7 @@ one() {
     local name=run.$1.$2 trace=$work/route.$1.$2 drops bytes line
     # shellcheck disable=SC2086
     within "$name" "$engine" bench -m "$file" --pp "" --tg "$tg" --repeat 1 --warmup 1 --seed "$2" -t "$threads" -c "$tg" \
-        --drop-cold-experts "$1" --json --steps-csv "$work/steps.$1.$2" --route-trace "$trace" ${ARGS:-}
+        --drop-cold-experts "$1" --json --steps-csv "$work/steps.$1.$2" --route-trace "$trace" ${ARGS:---prefetch off}
     drops=$(inside "$work/$name" drop dropped) bytes=$(inside "$work/$name" io bytes_wanted)
     line="reproduced: $drops of $drops drops, $bytes of $bytes bytes"
     "$engine" replay "$trace" --frac "$1" >"$work/replay" 2>"$work/replay.err" && grep -qF " $line" "$work/replay" || {

@@ -418,6 +418,8 @@ func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, 
 		return nil, usagef("%d settings at once need %d MiB for expert caches, copies and contexts, %d MiB are available: shorten a list, or try --dense mmap",
 			len(variants), need>>20, avail>>20)
 	}
+	s.several = len(variants) > 1
+	ahead := false
 	for i, v := range variants {
 		f.use(v)
 		s.cache = caches[i]
@@ -431,6 +433,13 @@ func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, 
 		}
 		runs = append(runs, benchRun{ses, plan})
 		variants[i].IOThreads = plan.Lanes
+		if plan.BudgetBytes > 0 && f.dev == nil {
+			variants[i].Prefetch = ses.Config().Prefetch
+		}
+		ahead = ahead || ses.Config().Prefetch != engine.PrefetchOff
+	}
+	if f.prefetchMB > 0 && !ahead {
+		return runs, usagef("--prefetch-mb %d has no effect: no setting reads ahead", f.prefetchMB)
 	}
 	return runs, nil
 }

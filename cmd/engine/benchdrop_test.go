@@ -66,7 +66,7 @@ func TestBenchDropping(t *testing.T) {
 	file := demoFile(t)
 	// A number by name: the first goes with the thresholds.
 	doc := decode[struct{ Results []bench.Speed }](t, call(t, "bench", "-m", file, "--pp", "", "--tg", "8", "--repeat", "1", "--cache-mb", "4", "--drop-cold-experts", "0,0.75", "--n-expert-used", "3,2", "--json"))
-	if len(doc.Results) != 3 || doc.Results[1].Config.NExpertUsed != 3 || doc.Results[2].Config != (bench.Variant{CacheMB: "4", Arm: "host", IOThreads: 4, Threads: doc.Results[0].Config.Threads, NExpertUsed: 2}) {
+	if len(doc.Results) != 3 || doc.Results[1].Config.NExpertUsed != 3 || doc.Results[2].Config != (bench.Variant{CacheMB: "4", Arm: "host", IOThreads: 4, Threads: doc.Results[0].Config.Threads, NExpertUsed: 2, Prefetch: "off"}) {
 		t.Errorf("%+v", doc.Results)
 	}
 	call(t, "bench", "-m", file, "--n-expert-used", "x").want(t, 2, "want whole numbers")

@@ -137,7 +137,7 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 		return s, usagef("--prefetch-mb %d has no effect with --prefetch off", f.prefetchMB)
 	case f.prefetchMB > 0 && f.mb == "0":
 		return s, usagef("--prefetch-mb %d: there are no reads with --cache-mb 0", f.prefetchMB)
-	case f.prefetch != prefetchAuto && f.prefetch != engine.PrefetchOff && f.mb == "0":
+	case f.prefetch != prefetchAuto && f.prefetch != engine.PrefetchOff && f.mb == "0": // of a comparison: the first setting's
 		return s, usagef("--prefetch %s: there are no reads with --cache-mb 0", f.prefetch)
 	}
 	if c.Flags().Changed("cache-ceil-mb") {
@@ -176,9 +176,11 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 // readAhead settles what a session with this plan reads ahead; why follows the mode in a message where auto chose it. drops:
 // some session of the command drops experts. Then none of them reads ahead, so that the threshold is all they differ in: what
 // is read ahead is not cold any more, and a threshold drops less for more bytes (docs/design/expert-cache.md has figures).
-func (f *cacheFlags) readAhead(plan engine.SourcePlan, drops, onDevice bool) (mode, why string, err error) {
+// several: settings are compared, so that what is asked for need not have an effect in this one.
+func (f *cacheFlags) readAhead(plan engine.SourcePlan, drops, onDevice, several bool) (mode, why string, err error) {
 	mode = engine.PrefetchOff
 	switch {
+	case f.prefetch != prefetchAuto && several && plan.BudgetBytes == 0:
 	case f.prefetch != prefetchAuto:
 		return f.prefetch, "", nil
 	case plan.BudgetBytes == 0:
@@ -187,12 +189,14 @@ func (f *cacheFlags) readAhead(plan engine.SourcePlan, drops, onDevice bool) (mo
 		why = " (the device copies experts when they are demanded)"
 	case drops:
 		why = " (with dropping: what is read ahead would not be cold)"
+	case plan.BudgetBytes < plan.WorkingSet:
+		why = " (the cache does not hold one token's experts)"
 	case plan.Fit == plan.Experts:
 		why = " (all experts fit in the cache)"
 	default:
 		return engine.PrefetchNextLayer, " (not all experts fit in the cache)", nil
 	}
-	if f.prefetchMB > 0 {
+	if f.prefetchMB > 0 && !several {
 		return mode, why, usagef("--prefetch-mb %d has no effect: --prefetch %s is %s here%s", f.prefetchMB, prefetchAuto, mode, why)
 	}
 	return mode, why, nil

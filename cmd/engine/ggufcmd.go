@@ -178,6 +178,9 @@ func verifyCommand(io streams) *cobra.Command {
 				}
 				return c.Context().Err()
 			})
+			if err == nil {
+				err = f.Changed()
+			}
 			if asJSON {
 				return errors.Join(printJSON(io.out, doc), err)
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -46,6 +47,7 @@ type setup struct {
 	cache   engine.SourceConfig
 	ahead   *cacheFlags      // what is read ahead
 	drops   bool             // a session of the command drops experts, not each need do so
+	several bool             // settings are compared: what one of them cannot have, another can
 	rec     *engine.Recorder // of the next session; nil: none
 	stream  *stream          // of the next session; nil: none
 	outputs []place          // that the command writes beside the session's
@@ -86,8 +88,8 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags, drops bo
 	}
 	s = &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache, ahead: cf, drops: drops}
 	mem, known := machine.ReadMemory("/")
-	if known {
-		s.cache.Available, s.cache.Reserved = mem.Available, m.DenseBytes()+m.KVBytes(engine.SessionConfig{Ctx: mf.ctx, KV: mf.kv})
+	if known { // 0 would be: not known
+		s.cache.Available, s.cache.Reserved = max(1, mem.Available), m.DenseBytes()+m.KVBytes(engine.SessionConfig{Ctx: mf.ctx, KV: mf.kv})
 	}
 	place, err := m.PlaceWeights(mf.dense, &s.cache)
 	if err != nil {
@@ -116,10 +118,15 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags, drops bo
 	return s, nil
 }
 
-// close ends what a command did with the model: err is how it went. Results of a file that changed meanwhile are an error.
+// close ends what a command did with the model: err is how it went. Results of a file that changed meanwhile are an error,
+// and what went wrong may have come of it; a fault in the mapping says so itself.
 func (s *setup) close(err error) error {
-	if err == nil {
-		err = s.model.File.Changed()
+	var fault *gguf.FaultError
+	if changed := s.model.File.Changed(); changed != nil && !errors.As(err, &fault) {
+		if errors.Is(err, context.Canceled) {
+			err = errInterrupted // which is all that is said of a run that was, but here
+		}
+		err = errors.Join(err, changed)
 	}
 	return errors.Join(err, s.flags.give(), s.model.Close())
 }
@@ -168,10 +175,12 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 		return nil, plan, errors.Join(usagef("--drop-cold-experts %v drops nothing without an expert cache: name one with --cache-mb", drop.Frac), src.Close())
 	}
 	var whyAhead string
-	if cfg.Prefetch, whyAhead, err = s.ahead.readAhead(plan, s.drops, mf.dev != nil); err != nil {
+	if cfg.Prefetch, whyAhead, err = s.ahead.readAhead(plan, s.drops, mf.dev != nil, s.several); err != nil {
 		return nil, plan, errors.Join(err, src.Close())
 	}
-	cfg.PrefetchBytes = s.ahead.prefetchMB << 20
+	if cfg.Prefetch != engine.PrefetchOff {
+		cfg.PrefetchBytes = s.ahead.prefetchMB << 20
+	}
 	if t != nil {
 		if err := t.open(s, k, &cfg, plan); err != nil {
 			src.Close()
@@ -200,7 +209,7 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 			fmt.Fprintln(s.io.err, "device:", n)
 		}
 	}
-	if plan.BudgetBytes > 0 && mf.dev == nil {
+	if plan.BudgetBytes > 0 && mf.dev == nil && !(quiet && s.opened == 1) { // one that is quiet and the first is in no table
 		s.once("experts: read ahead: " + cfg.Prefetch + whyAhead)
 	}
 	if n := hostCacheNote(ses, plan.BudgetBytes); n != "" {

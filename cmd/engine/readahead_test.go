@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"sluice/bench"
+	"sluice/dump/inspect"
 	"sluice/dump/replay"
 )
 
@@ -73,6 +75,26 @@ func TestReadAheadAuto(t *testing.T) {
 	if got := modes("--cache-mb", "0,4,16"); !slices.Equal(got, []string{"next-layer", "off", "off"}) { // what has no cache comes last
 		t.Errorf("budgets: %v", got)
 	}
+	if got := modes("--cache-mb", "0,4", "--prefetch", "last-token", "--prefetch-mb", "1"); !slices.Equal(got, []string{"last-token", "off"}) {
+		t.Errorf("a mode by name where one setting has no cache: %v", got)
+	}
+	if got := modes("--cache-mb", "4,16", "--prefetch-mb", "1"); !slices.Equal(got, []string{"next-layer", "off"}) {
+		t.Errorf("a bound that one setting has a use for: %v", got)
+	}
+	bench := []string{"bench", "-m", file, "--pp", "", "--tg", "4", "--repeat", "1"}
+	call(t, append(slices.Clone(bench), "--cache-mb", "16,20", "--prefetch-mb", "1")...).want(t, 2, "--prefetch-mb 1 has no effect: no setting reads ahead")
+	for form, want := range map[string]string{"": "prefetch", "--csv": ",next-layer,", "--go-bench": "/prefetch=next-layer"} {
+		args := append(slices.Clone(bench), "--cache-mb", "4,16")
+		if form != "" {
+			args = append(args, form)
+		}
+		if r := call(t, args...); !strings.Contains(r.out, want) {
+			t.Errorf("%s: no %q in\n%s", form, want, r.out)
+		}
+	}
+	if r := call(t, append(run, "--cache-mb", "2", "--cache-force", "-b", "1")...); !strings.Contains(r.err, "read ahead: off (the cache does not hold one token's experts)") {
+		t.Errorf("a forced budget: %s", r.err)
+	}
 	if got := modes("--cache-mb", "4", "--drop-cold-experts", "0,0.5", "--n-expert-used", "4,3"); !slices.Equal(got, []string{"off", "off", "off"}) {
 		t.Errorf("thresholds: %v", got)
 	}
@@ -119,6 +141,18 @@ func TestReplayOnDemand(t *testing.T) {
 		t.Errorf("of the run that read ahead:\n%+v\nof the one that did not:\n%+v", c, d)
 	}
 
+	// Whoever adds up a trace's bytes has those that were read ahead.
+	total := decode[reproduceDoc](t, call(t, append(slices.Clone(run), "--json", "--io", "buffered")...)).IO.BytesRead
+	stat := decode[inspect.Totals](t, call(t, "dump", "stat", ahead, "--json"))
+	demanded, early := int64(0), int64(0)
+	for _, l := range stat.Trace {
+		demanded, early = demanded+l.BytesRead, early+l.BytesAhead
+	}
+	if demanded+early != total || early == 0 {
+		t.Errorf("dump stat: %d bytes on demand and %d ahead, the run read %d", demanded, early, total)
+	}
+	call(t, "view", ahead, "-o", filepath.Join(dir, "v.html")).want(t, 0, fmt.Sprintf("%.1f MiB were read ahead of the demand", float64(early)/(1<<20)))
+
 	// What a run with a threshold is held against is replayed as that run did.
 	x, y := decode[drops](t, replayed(ahead, "--against", dropped, "--json")).Drop[0], decode[drops](t, replayed(plain, "--against", dropped, "--json")).Drop[0]
 	if x.Dynamic[0].Check == nil || !reflect.DeepEqual(x.Dynamic[0].Check, y.Dynamic[0].Check) {
@@ -130,9 +164,11 @@ func TestReplayOnDemand(t *testing.T) {
 		wants []string
 	}{
 		{[]string{ahead}, []string{"reading ahead (next-layer)", " reproduced: ", "note: the run read ahead (next-layer)", "with --prefetch off"}},
-		{[]string{ahead, "--prefetch", "off"}, []string{"nothing read ahead (the run: next-layer)", "what the recorded run read ahead is not what is read ahead here"}},
+		{[]string{ahead, "--prefetch", "off"}, []string{"nothing read ahead (the run: next-layer)", "what the recorded run read ahead (next-layer) is not what is read ahead here (nothing)"}},
 		{[]string{"--cache", "--live", ahead, "--prefetch", "off", "--budgets", "4"}, []string{"nothing read ahead (the run: next-layer)", "the run read ahead (next-layer), the replay does not"}},
 		{[]string{plain, "--prefetch", "off"}, []string{" reproduced: "}},
+		{[]string{"--cache", "--live", plain, "--budgets", "4"}, []string{" reproduced: ", "note: nothing is read ahead here: a run that reads ahead"}},
+		{[]string{"--cache", "--live", ahead, "--budgets", "4,64"}, []string{" reproduced: ", " on all experts fit, and a run reads nothing ahead there by default"}},
 	} {
 		out := replayed(c.args...).out
 		for _, want := range c.wants {

@@ -46,7 +46,8 @@ type TraceTotal struct {
 	Hits        uint64  `json:"hits"`
 	Prefetched  uint64  `json:"hits_by_prefetch"`
 	Misses      uint64  `json:"misses"`
-	BytesRead   int64   `json:"bytes_read"`
+	BytesRead   int64   `json:"bytes_read"`       // on demand
+	BytesAhead  int64   `json:"bytes_read_ahead"` // by this layer's calls, of experts of the next one
 	Dropped     uint64  `json:"dropped"`
 	Weight      float64 `json:"weight"` // sum as routed, over the known ones
 	WeightDrop  float64 `json:"weight_dropped"`
@@ -166,6 +167,11 @@ func (t *Totals) trace(ctx context.Context, in io.ReadSeeker) error {
 		a.Rows++
 		a.seen.add(row.Expert)
 		a.BytesRead += row.ExpertBytes
+		ahead, aheadErr := r.AheadBytes()
+		if aheadErr != nil {
+			return aheadErr
+		}
+		a.BytesAhead += ahead
 		switch row.Residency {
 		case dump.Hit:
 			a.Hits++
@@ -229,10 +235,10 @@ func (t *Totals) WriteText(w io.Writer) error {
 		row(l.Layer, l.Tokens, k, l.Experts, l.MaxExpert, fmt.Sprintf("%.4f", l.MeanMass), l.NonFinite, l.Repeated)
 	}
 	if t.Trace != nil {
-		row("layer", "phase", "rows", "experts seen", "hits", "by prefetch", "misses", "bytes read", "dropped", "weight", "dropped", "unknown")
+		row("layer", "phase", "rows", "experts seen", "hits", "by prefetch", "misses", "bytes read", "read ahead", "dropped", "weight", "dropped", "unknown")
 	}
 	for _, l := range t.Trace {
-		row(l.Layer, l.Phase, l.Rows, l.Experts, l.Hits, l.Prefetched, l.Misses, l.BytesRead, l.Dropped,
+		row(l.Layer, l.Phase, l.Rows, l.Experts, l.Hits, l.Prefetched, l.Misses, l.BytesRead, l.BytesAhead, l.Dropped,
 			fmt.Sprintf("%.3f", l.Weight), fmt.Sprintf("%.3f", l.WeightDrop), l.UnknownRows)
 	}
 	return tw.Flush()

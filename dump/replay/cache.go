@@ -286,6 +286,13 @@ func (r *CacheReport) notes(g *geometry) {
 	if r.ShortCells > 0 {
 		note("%d cells with fewer than %d rows: is the trace complete and in the order it was written?", r.ShortCells, r.K)
 	}
+	if rec := r.Recorded; r.Order == OrderLive && rec.Frac == 0 && rec.Device == "" {
+		if r.Prefetch == "" {
+			note("nothing is read ahead here: a run that reads ahead, as runs that drop nothing do by default where not all experts fit, hits more often and reads more bytes")
+		} else if all := g.allSlots(); slices.ContainsFunc(r.Budgets, func(b int64) bool { return b >= all }) {
+			note("from %s on all experts fit, and a run reads nothing ahead there by default: it hits less often than this while the cache fills", mib(all))
+		}
+	}
 	if r.Order == OrderLive && !g.slotsKnown {
 		note("the preamble states no %s: experts are taken to need no padding, a run's cache holds somewhat fewer", SlotBytesKey)
 	}

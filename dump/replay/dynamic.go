@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -409,7 +410,7 @@ func (s *Dynamic) check(rec *Recorded, same bool) error {
 	case rec.BudgetBytes != s.BudgetBytes || rec.policy() != s.Policy:
 		return fmt.Errorf("the recorded run's cache was another: %d bytes, %s", rec.BudgetBytes, rec.policy())
 	case rec.Prefetch != s.Prefetch:
-		return fmt.Errorf("what the recorded run read ahead is not what is read ahead here (prefetch %q, here %q)", rec.Prefetch, s.Prefetch)
+		return fmt.Errorf("what the recorded run read ahead (%s) is not what is read ahead here (%s)", cmp.Or(rec.Prefetch, "nothing"), cmp.Or(s.Prefetch, "nothing"))
 	case rec.Load != "" && s.Start == "":
 		return fmt.Errorf("the recorded run began with a loaded cache (cache_load=%s): name that file with --cache-state", rec.Load)
 	case rec.Load == "" && s.Start != "":

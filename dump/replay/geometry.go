@@ -106,6 +106,14 @@ func (g *geometry) readSlots(m *dump.TraceMeta) error {
 	return nil
 }
 
+// allSlots is what all experts take of a cache.
+func (g *geometry) allSlots() (n int64) {
+	for _, slot := range g.slot {
+		n += slot * int64(g.nExpert)
+	}
+	return n
+}
+
 // check refuses a row's layer of unknown size.
 func (g *geometry) check(c *cell) error {
 	if c.layer >= len(g.size) || g.size[c.layer] == 0 {

@@ -148,6 +148,7 @@ type counter struct {
 	before []before   // by layer
 	mark   []uint64   // by expert: the cell that had it last, of any layer
 	cells  uint64
+	ahead  int64
 }
 
 // before is the token before, in one layer.
@@ -176,6 +177,11 @@ func (c *counter) cell(in *cell) error {
 	t.slots[at] += uint32(len(in.slots))
 	if in.prefill {
 		t.prefill[bin]++
+	}
+	if in.ahead > 0 { // the bytes are those of experts of the layer behind this one
+		to := c.x.index[(in.layer+1)%maxLayers] // the first, behind the last
+		t.tBytes[to*int(c.g.timeBins)+int(bin)] += float64(in.ahead)
+		c.ahead += in.ahead
 	}
 	l := &c.layers[il]
 	l.Tokens++
@@ -241,6 +247,9 @@ func (c *counter) reuse(il, at int, in *cell) {
 }
 
 func (c *counter) finish() {
+	if c.ahead > 0 {
+		c.Notes = append(c.Notes, fmt.Sprintf("%.1f MiB were read ahead of the demand: they are in the bytes over time and by layer, and in no expert's", float64(c.ahead)/(1<<20)))
+	}
 	for i := range c.layers {
 		c.layers[i].finish(c.Recording, i, c.picks[i])
 	}

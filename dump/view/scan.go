@@ -20,6 +20,7 @@ type cell struct {
 	turn    int   // counts the turns as they begin, from 0
 	prefill bool
 	slots   []slot
+	ahead   int64 // bytes of the next layer's experts that its call read before they were demanded
 }
 
 type slot struct {
@@ -70,7 +71,7 @@ func scanTrace(ctx context.Context, r io.Reader, e *end, fn func(*cell) error) e
 			return nil
 		}
 		err := fn(&c)
-		c.slots = c.slots[:0]
+		c.slots, c.ahead = c.slots[:0], 0
 		return err
 	}
 	for err = t.Next(&row); err == nil; err = t.Next(&row) {
@@ -87,6 +88,11 @@ func scanTrace(ctx context.Context, r io.Reader, e *end, fn func(*cell) error) e
 		if len(c.slots) == maxSlots {
 			return fmt.Errorf("view: line %d: more than %d rows of one token and layer", t.Line(), maxSlots)
 		}
+		ahead, err := t.AheadBytes()
+		if err != nil {
+			return err
+		}
+		c.ahead += ahead
 		c.slots = append(c.slots, slot{row.Expert, row.Weight, !row.WeightUnknown, row.Residency, row.ExpertBytes, row.Dropped})
 	}
 	if flushErr := flush(); flushErr != nil { // the cell before the end is whole rows, torn or not

@@ -122,8 +122,9 @@ func (f *File) Tensor(name string) (*Tensor, bool) {
 	return t, ok
 }
 
-// Changed returns an error that names the first file that was written to since it was opened: whatever was computed with it may
-// be of either content. A file that another one was renamed over has not changed, nor has one in memory.
+// Changed returns an error that names the first file whose time of modification or size is another than when it was opened:
+// whatever was computed with it may be of either content. A file that another one was renamed over has not changed, nor has one
+// in memory.
 func (f *File) Changed() error {
 	for _, s := range f.shards {
 		if s.File == nil {
@@ -134,7 +135,7 @@ func (f *File) Changed() error {
 			return fmt.Errorf("gguf: %w", err)
 		}
 		if !st.ModTime().Equal(s.modified) || st.Size() != int64(len(s.Data)) {
-			return fmt.Errorf("gguf: %s: written to while it was open, at %s: what was computed with it may be wrong", s.Path, st.ModTime().Format(time.DateTime))
+			return fmt.Errorf("gguf: %s: modified at %s, after it was opened: what was computed with it may be wrong", s.Path, st.ModTime().Format(time.DateTime))
 		}
 	}
 	return nil

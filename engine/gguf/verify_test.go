@@ -141,7 +141,7 @@ func TestChanged(t *testing.T) {
 	defer g.Close()
 	time.Sleep(20 * time.Millisecond) // a file's clock has ticks
 	write(path)
-	if err := g.Changed(); err == nil || !strings.Contains(err.Error(), path+": written to while it was open") {
+	if err := g.Changed(); err == nil || !strings.Contains(err.Error(), path+": modified at ") {
 		t.Errorf("written in place: %v", err)
 	}
 	in, err := Parse("in memory", data)
