@@ -7,7 +7,7 @@ skip() { echo "$self: skipped: $*" >&2; exit 77; }
 # leave_nothing: makes the folder $work and sees to it that at the end the folder, the group and the device are gone.
 leave_nothing() {
     work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/${self%.sh}.XXXXXX")
-    group='' device='' mounted=''
+    group='' device='' mounted='' slow=''
     trap cleanup EXIT
     trap 'exit 130' INT TERM
 }
@@ -15,7 +15,7 @@ cleanup() {
     set +e
     [ -z "$mounted" ] || umount "$work/disk"
     [ -z "$device" ] || losetup -d "$device"
-    if [ -n "$group" ]; then for _ in $(seq 50); do rmdir "$group" 2>/dev/null && break; sleep 0.1; done; fi
+    for g in $group $slow; do for _ in $(seq 50); do rmdir "$g" 2>/dev/null && break; sleep 0.1; done; done
     rm -rf "$work"
 }
 
@@ -67,6 +67,22 @@ own_disk() {
     sync "$file"
 }
 
+# slow_disk BYTES: what runs in the group reads from the device at no more than so many bytes a second.
+slow_disk() {
+    local v1 number
+    number=$(lsblk -dno MAJ:MIN "$device" | tr -d ' ')
+    v1=$(awk '$3 == "cgroup" && $4 ~ /(^|,)blkio(,|$)/ {print $2; exit}' /proc/mounts)
+    if [ -n "$v1" ]; then
+        slow=$v1/${self%.sh}-$$
+        mkdir "$slow" 2>/dev/null || { slow=''; skip "cannot make a group below $v1"; }
+        echo "$number $1" >"$slow/blkio.throttle.read_bps_device"
+    elif [ -e "$group/io.max" ] || echo +io >"${group%/*}/cgroup.subtree_control" 2>/dev/null; then
+        echo "$number rbps=$1" >"$group/io.max"
+    else
+        skip "no controller that limits reads"
+    fi
+}
+
 # share_of MODEL: the bytes of $fraction of it, in whole pages.
 share_of() { awk -v b="$(stat -c %s "$1")" -v f="$fraction" 'BEGIN {printf "%d", int(b * f / 4096) * 4096}'; }
 
@@ -76,7 +92,7 @@ within() {
     shift
     dd if="$file" iflag=nocache count=0 status=none
     [ "$peak" != memory.max_usage_in_bytes ] || echo 0 >"$group/$peak"
-    bash -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' _ "$group" "$@" >"$work/$name" 2>"$work/$name.err" ||
+    bash -c 'for g in $1; do echo $$ >"$g/cgroup.procs"; done; shift; exec "$@"' _ "$group $slow" "$@" >"$work/$name" 2>"$work/$name.err" ||
         { echo "$self: $name failed:" >&2; tail -5 "$work/$name.err" >&2; exit 1; }
     cat "$group/$peak" >"$work/$name.peak" 2>/dev/null || echo 0 >"$work/$name.peak"
 }

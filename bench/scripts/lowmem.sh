@@ -7,6 +7,7 @@
 #   SLUICE_PEER, SLUICE_PEER_LIBS   llama-peer and the folder of its libraries; unset: ours alone
 #   FRACTION          memory, as a share of the file         (default 0.45)
 #   READAHEAD         KiB that a page fault reads            (default 128: a fair setting for mmap)
+#   DISK              bytes a second that the disk gives at most, e.g. 500e6: a slower one (default: all that it has)
 #   PP, TG            prompt and decode lengths; PP=0: none  (default 512, 64)
 #   THREADS           of both                                (default: processors)
 #   ARGS              further flags for ours, e.g. "--drop-cold-experts 0.75"
@@ -19,7 +20,7 @@
 # ends with 77. The group, the device and the image are removed at the end.
 set -euo pipefail
 export LC_ALL=C
-[ $# -ge 1 ] || { sed -n 2,19p "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n 2,20p "$0"; exit 2; }
 model=$1 rounds=${2:-5}
 [[ $rounds =~ ^[1-9][0-9]*$ ]] || { echo "lowmem.sh: $rounds rounds: want a whole number of 1 or more" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
@@ -34,6 +35,7 @@ leave_nothing
 bytes=$(stat -c %s "$model")
 limit_group "$(share_of "$model")"
 own_disk "$model"
+[ -z "${DISK:-}" ] || slow_disk "$(printf %.0f "$DISK")"
 
 tests() { [ "$pp" = 0 ] && echo "" || echo "$pp"; }
 own() { # NAME ROUND FLAGS
@@ -64,7 +66,7 @@ for ((r = 1; r <= rounds; r++)); do
         esac
     done
     # In every round, as the disk is not the same at all times; the best of them counts.
-    "$engine" bench --probe-io "$file" --json >"$work/probe.$r"
+    within "probe.$r" "$engine" bench --probe-io "$file" --json
     o=$work/ours.$r
     read -r mid p99 top read_ hit miss wait_ busy drop fault <<<"$(steps "$work/ours.steps.$r")"
     tps=$(result "$o" "tg$tg" tps)

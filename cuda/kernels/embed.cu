@@ -87,35 +87,17 @@ static __device__ __forceinline__ void embed_row(float *out, const uint8_t *w, c
     if (i < n) out[(long long)row * n + i] = known ? T::at(w + id * rowBytes, i) : 0.0f;
 }
 
-extern "C" __global__ void embed_f32(float *out, const uint8_t *w, const int *ids, int n, int vocab, long long rowBytes,
-                                     unsigned long long *fault, unsigned order) {
-    embed_row<EmbedF32>(out, w, ids, n, vocab, rowBytes, fault, order);
-}
-extern "C" __global__ void embed_f16(float *out, const uint8_t *w, const int *ids, int n, int vocab, long long rowBytes,
-                                     unsigned long long *fault, unsigned order) {
-    embed_row<EmbedF16>(out, w, ids, n, vocab, rowBytes, fault, order);
-}
-extern "C" __global__ void embed_bf16(float *out, const uint8_t *w, const int *ids, int n, int vocab, long long rowBytes,
-                                      unsigned long long *fault, unsigned order) {
-    embed_row<EmbedBF16>(out, w, ids, n, vocab, rowBytes, fault, order);
-}
-extern "C" __global__ void embed_q8_0(float *out, const uint8_t *w, const int *ids, int n, int vocab, long long rowBytes,
-                                      unsigned long long *fault, unsigned order) {
-    embed_row<EmbedQ8_0>(out, w, ids, n, vocab, rowBytes, fault, order);
-}
-extern "C" __global__ void embed_q4_0(float *out, const uint8_t *w, const int *ids, int n, int vocab, long long rowBytes,
-                                      unsigned long long *fault, unsigned order) {
-    embed_row<EmbedQ4_0>(out, w, ids, n, vocab, rowBytes, fault, order);
-}
-extern "C" __global__ void embed_q4_k(float *out, const uint8_t *w, const int *ids, int n, int vocab, long long rowBytes,
-                                      unsigned long long *fault, unsigned order) {
-    embed_row<EmbedQ4_K>(out, w, ids, n, vocab, rowBytes, fault, order);
-}
-extern "C" __global__ void embed_q5_k(float *out, const uint8_t *w, const int *ids, int n, int vocab, long long rowBytes,
-                                      unsigned long long *fault, unsigned order) {
-    embed_row<EmbedQ5_K>(out, w, ids, n, vocab, rowBytes, fault, order);
-}
-extern "C" __global__ void embed_q6_k(float *out, const uint8_t *w, const int *ids, int n, int vocab, long long rowBytes,
-                                      unsigned long long *fault, unsigned order) {
-    embed_row<EmbedQ6_K>(out, w, ids, n, vocab, rowBytes, fault, order);
-}
+#define EMBED(name, T)                                                                                                     \
+    extern "C" __global__ void name(float *out, const uint8_t *w, const int *ids, int n, int vocab, long long rowBytes,    \
+                                    unsigned long long *fault, unsigned order) {                                           \
+        embed_row<T>(out, w, ids, n, vocab, rowBytes, fault, order);                                                       \
+    }
+
+EMBED(embed_f32, EmbedF32)
+EMBED(embed_f16, EmbedF16)
+EMBED(embed_bf16, EmbedBF16)
+EMBED(embed_q8_0, EmbedQ8_0)
+EMBED(embed_q4_0, EmbedQ4_0)
+EMBED(embed_q4_k, EmbedQ4_K)
+EMBED(embed_q5_k, EmbedQ5_K)
+EMBED(embed_q6_k, EmbedQ6_K)
