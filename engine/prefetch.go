@@ -120,7 +120,8 @@ func (p *prefetcher) bound(il, n int) int64 {
 }
 
 // predict fills ids with the experts that the layer's router would choose for the residual stream as it is
-// now, those with the largest sum of weights first. Without an answer, which the router itself will say
+// now, those with the largest sum of weights first, and only the first half of as many as the call can have: the others come
+// true less often, and what a wrong one costs in reads a right one does not save in waiting. Without an answer, which the router itself will say
 // when its turn comes, it returns false.
 func (p *prefetcher) predict(il, n int) bool {
 	f := p.f
@@ -145,6 +146,7 @@ func (p *prefetcher) predict(il, n int) bool {
 		}
 	}
 	slices.SortStableFunc(p.ids, p.byScore) // stable: the lower id first among equals
+	p.ids = p.ids[:min(len(p.ids), n*((f.cfg.NExpertUsed+1)/2))]
 	return true
 }
 
