@@ -141,6 +141,17 @@ func TestReplayOnDemand(t *testing.T) {
 		t.Errorf("of the run that read ahead:\n%+v\nof the one that did not:\n%+v", c, d)
 	}
 
+	// A decoded token asks for half of its 4 experts at most, those that are predicted with the most weight.
+	most := map[string]int{}
+	for line := range strings.Lines(readFile(t, ahead)) {
+		if f := strings.Split(line, ","); len(f) == 12 && f[10] != "" && f[1] != "phase" {
+			most[f[1]] = max(most[f[1]], len(strings.Fields(f[9])))
+		}
+	}
+	if most["1"] != 2 || most["0"] <= 2 {
+		t.Errorf("experts asked for ahead in a call, at most, by phase (1: decode): %v", most)
+	}
+
 	// Whoever adds up a trace's bytes has those that were read ahead.
 	total := decode[reproduceDoc](t, call(t, append(slices.Clone(run), "--json", "--io", "buffered")...)).IO.BytesRead
 	stat := decode[inspect.Totals](t, call(t, "dump", "stat", ahead, "--json"))
