@@ -16,6 +16,7 @@ import (
 	"sluice/bench/roofline"
 	"sluice/engine"
 	"sluice/engine/demo"
+	"sluice/engine/enginetest"
 	"sluice/engine/machine"
 	"sluice/moe"
 )
@@ -23,16 +24,7 @@ import (
 // openDemo opens the built-in model from a file, so that its experts can be streamed.
 func openDemo(t testing.TB) *engine.Model {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), demo.Name)
-	if err := os.WriteFile(path, demo.Model(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	m, err := engine.Open(path, engine.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Close() })
-	return m
+	return enginetest.OpenFile(t, enginetest.WriteFile(t, demo.Name, demo.Model()))
 }
 
 func subject(t testing.TB, m *engine.Model, v Variant, budget int64) Subject {

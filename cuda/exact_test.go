@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"sluice/cuda"
-	"sluice/dump"
 	"sluice/engine"
 	"sluice/engine/enginetest"
 	"sluice/engine/synth"
@@ -102,20 +101,6 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) (r exactR
 		r.dump, r.trace = readFile(t, dir+"/sel.bin"), readFile(t, dir+"/route.csv")
 	}
 	return r
-}
-
-func armTaps(t testing.TB, m *engine.Model, dir string) (*dump.SelWriter, *dump.TraceWriter) {
-	t.Helper()
-	w, err := dump.OpenSel(dir+"/sel.bin", dump.SelMeta{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr, err := dump.CreateTrace(dir+"/route.csv", dump.TraceMeta{Model: "m", Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: m.NExpertUsed})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { w.Close(); tr.Close() })
-	return w, tr
 }
 
 func readFile(t testing.TB, path string) []byte {

@@ -24,6 +24,7 @@ var (
 	newSession    = enginetest.NewSession
 	greedySampler = enginetest.GreedySampler
 	greedy        = enginetest.Greedy
+	armTaps       = enginetest.ArmTaps
 )
 
 // openDevice takes the device, and fails the test if anything is left on it at the end.

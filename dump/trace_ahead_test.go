@@ -52,7 +52,22 @@ turn,phase,step,layer,slot,expert,weight,residency,expert_bytes,ahead,ahead_byte
 	if string(row.Extra[0]) != "7 0 3" || string(row.Extra[1]) != "1800" || row.Expert != 5 || row.Dropped {
 		t.Errorf("%+v", row)
 	}
-	for err = tr.Next(&row); err == nil; err = tr.Next(&row) {
+	sum := int64(0)
+	for ; err == nil; err = tr.Next(&row) {
+		n, bad := tr.AheadBytes()
+		must(t, bad)
+		sum += n
+	}
+	if sum != 1800 {
+		t.Errorf("%d bytes ahead in all rows, want 1800", sum)
+	}
+	for _, bad := range []string{"7 0 3,,0", "7 0 3,x,0", "7 0 3,-1,0"} { // a list wants its bytes
+		tr, err := NewTraceReader(strings.NewReader(strings.Replace(text, "7 0 3,1800,0", bad, 1)))
+		must(t, err)
+		must(t, tr.Next(&row))
+		if _, err := tr.AheadBytes(); err == nil || !strings.Contains(err.Error(), "line 4: column ahead_bytes") {
+			t.Errorf("%s: %v", bad, err)
+		}
 	}
 	if err != io.EOF || tr.Rows() != 8 {
 		t.Errorf("%v after %d rows", err, tr.Rows())

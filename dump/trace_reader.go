@@ -49,7 +49,8 @@ type TraceReader struct {
 	columns []string
 	unknown []string
 	extra   [][]byte
-	ahead   int   // of AheadBytesColumn among the unknown, -1: there is none
+	list    int   // of AheadColumn among the unknown, -1: there is none
+	ahead   int   // of AheadBytesColumn, likewise
 	plain   bool  // columns in the writer's order
 	line    int   // number of the line last read, from 1
 	off     int64 // where it begins
@@ -100,7 +101,7 @@ func (t *TraceReader) ExtraColumns() []string { return t.unknown }
 // AheadBytes is what the call whose first row Next has just delivered read ahead of the next layer's demands; 0 on other rows, and
 // in traces of runs that read nothing ahead. Those bytes are in no row's ExpertBytes.
 func (t *TraceReader) AheadBytes() (int64, error) {
-	if t.ahead < 0 || len(t.extra[t.ahead]) == 0 {
+	if t.ahead < 0 || len(t.extra[t.ahead]) == 0 && (t.list < 0 || len(t.extra[t.list]) == 0) {
 		return 0, nil
 	}
 	n, err := strconv.ParseInt(string(t.extra[t.ahead]), 10, 64)
@@ -140,7 +141,8 @@ func (t *TraceReader) header(line string) error {
 		}
 		t.kinds = append(t.kinds, uint8(k))
 	}
-	t.extra, t.ahead = make([][]byte, len(t.unknown)), slices.Index(t.unknown, AheadBytesColumn)
+	t.extra = make([][]byte, len(t.unknown))
+	t.list, t.ahead = slices.Index(t.unknown, AheadColumn), slices.Index(t.unknown, AheadBytesColumn)
 	t.plain = standardOrder(t.kinds)
 	return nil
 }

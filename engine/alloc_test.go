@@ -28,7 +28,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 					cfg.Drop = moe.Drop{Frac: 0.5, Renorm: true}
 				}
 				if armed {
-					armTaps(t, m, &cfg)
+					cfg.SelDump, cfg.Trace = armTaps(t, m, t.TempDir())
 				}
 				s := newSession(t, m, cfg)
 				i := 0
@@ -47,21 +47,6 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			}
 		}
 	}
-}
-
-func armTaps(t testing.TB, m *engine.Model, cfg *engine.SessionConfig) {
-	t.Helper()
-	dir := t.TempDir()
-	w, err := dump.OpenSel(dir+"/sel.bin", dump.SelMeta{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr, err := dump.CreateTrace(dir+"/route.csv", dump.TraceMeta{Model: "m", Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: m.NExpertUsed})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { w.Close(); tr.Close() })
-	cfg.SelDump, cfg.Trace = w, tr
 }
 
 // BenchmarkDecode times one token of the demo model: by arm, and with the selection dump armed.

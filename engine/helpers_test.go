@@ -21,6 +21,7 @@ var (
 	newSession    = enginetest.NewSession
 	greedySampler = enginetest.GreedySampler
 	greedy        = enginetest.Greedy
+	armTaps       = enginetest.ArmTaps
 	logProb       = enginetest.LogProb
 	readDump      = enginetest.ReadDump
 )

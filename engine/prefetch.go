@@ -120,9 +120,9 @@ func (p *prefetcher) bound(il, n int) int64 {
 }
 
 // predict fills ids with the experts that the layer's router would choose for the residual stream as it is
-// now, those with the largest sum of weights first, and only the first half of as many as the call can have: the others come
-// true less often, and what a wrong one costs in reads a right one does not save in waiting. Without an answer, which the router itself will say
-// when its turn comes, it returns false.
+// now, those with the largest sum of weights first, and only the first half of as many as the call can
+// have: the others come true less often, and what a wrong one costs in reads a right one does not save in
+// waiting. Without an answer, which the router itself will say when its turn comes, it returns false.
 func (p *prefetcher) predict(il, n int) bool {
 	f := p.f
 	ly, rows := &f.m.w.layers[il], min(n, p.rows)

@@ -14,22 +14,14 @@ import (
 
 	"sluice/engine"
 	"sluice/engine/demo"
-	"sluice/engine/gguf"
+	"sluice/engine/enginetest"
 	"sluice/engine/tokenizer"
 	"sluice/moe"
 )
 
 func openDemo(t *testing.T) (*engine.Model, []int32) {
 	t.Helper()
-	f, err := gguf.Parse(demo.Name, demo.Model())
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := engine.New(f, engine.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Close() })
+	m := enginetest.ParseModel(t, demo.Name, demo.Model())
 	text, err := os.ReadFile(filepath.Join("..", "..", "engine", "testdata", "tinymoe-validation.txt"))
 	if err != nil {
 		t.Fatal(err)

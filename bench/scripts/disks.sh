@@ -11,21 +11,21 @@
 set -euo pipefail
 export LC_ALL=C
 [ $# = 0 ] || { sed -n 2,12p "$0"; exit 2; }
-engine=$(realpath "${ENGINE:-$(cd "$(dirname "$0")" && pwd)/../../bin/engine}")
-skip() { echo "disks.sh: skipped: $*" >&2; exit 77; }
-[ -x "$engine" ] || { echo "disks.sh: no engine at $engine: run make first" >&2; exit 1; }
-[ "$(id -u)" = 0 ] || skip "only root can set up a loop device"
-for tool in losetup mkfs.ext4 mount; do command -v "$tool" >/dev/null || skip "there is no $tool"; done
-work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/disks.XXXXXX")
-device='' mapped='' mounted=''
+here=$(cd "$(dirname "$0")" && pwd)
+engine=$(realpath "${ENGINE:-$here/../../bin/engine}")
+self=disks.sh
+# shellcheck source=bench/scripts/lowmem-group.sh
+. "$here/lowmem-group.sh"
+can_limit
+leave_nothing
+mapped=''
 undo() {
     [ -z "$mounted" ] || umount "$work/disk"
     [ -z "$mapped" ] || dmsetup remove "$mapped"
     [ -z "$device" ] || losetup -d "$device"
     device='' mapped='' mounted=''
 }
-trap 'set +e; undo; rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
+trap 'set +e; undo; cleanup' EXIT
 mkdir "$work/disk"
 failed=0
 says() { # OK TEXT
@@ -42,29 +42,26 @@ generate() { # FILE FLAGS: the tokens
 }
 want=$(generate "$work/model.gguf" --cache-mb 0)
 
-# attach SECTOR: the image as a device with sectors of so many bytes; again, the same image.
-attach() {
-    device=$(losetup --find --show --direct-io=on --sector-size "$1" "$work/image" 2>"$work/losetup") && return
-    device=''
-    [ $failed = 0 ] || exit 1
-    skip "no loop device: $(cat "$work/losetup")"
-}
-# fill KIND: a file system on the device, with the model in it.
-fill() {
-    case $1 in ext4) mkfs.ext4 -q -F -m 0 -O ^has_journal "$device" ;; xfs) mkfs.xfs -q -f "$device" ;; btrfs) mkfs.btrfs -q -f "$device" >/dev/null 2>&1 ;; esac
+# disk SECTOR KIND: a new device with sectors of so many bytes, and on it a file system with the model in it.
+disk() {
+    rm -f "$work/image"
+    truncate -s 400M "$work/image"
+    device=$(losetup --find --show --direct-io=on --sector-size "$1" "$work/image" 2>"$work/losetup") || device=''
+    if [ -z "$device" ]; then
+        [ $failed = 0 ] || exit 1
+        skip "no loop device: $(cat "$work/losetup")"
+    fi
+    case $2 in ext4) mkfs.ext4 -q -F -m 0 -O ^has_journal "$device" ;; xfs) mkfs.xfs -q -f "$device" ;; btrfs) mkfs.btrfs -q -f "$device" >/dev/null 2>&1 ;; esac
     mount "$device" "$work/disk"
     mounted=1
     cp "$work/model.gguf" "$work/disk/model.gguf"
     sync "$work/disk/model.gguf"
 }
-image() { rm -f "$work/image"; truncate -s 400M "$work/image"; }
 
 for sector in 512 4096; do
     for kind in ext4 xfs btrfs; do
         command -v "mkfs.$kind" >/dev/null && grep -qw "$kind" /proc/filesystems || { echo "left out $kind: no mkfs.$kind, or not in this kernel"; continue; }
-        image
-        attach "$sector"
-        fill "$kind"
+        disk "$sector" "$kind"
         for io in direct buffered; do
             got=$(generate "$work/disk/model.gguf" --cache-mb "$mib" --io "$io") && [ "$got" = "$want" ] && grep -q "$io reads over" "$work/err" && ! grep -q 'I/O off' "$work/err" && rc=0 || rc=1
             says $rc "$kind, sectors of $sector bytes, $io reads: tokens as without reads"
@@ -88,9 +85,7 @@ below() {
     filefrag -v -b512 "$work/disk/model.gguf" 2>/dev/null |
         awk -v at=$((($(stat -c %s "$work/disk/model.gguf") - 4194304) / 512)) '$1 ~ /^[0-9]+:$/ {gsub(/[.:]/, " "); if ($3 >= at) {print $4 + (at > $2 ? at - $2 : 0); exit}}'
 }
-image
-attach 512
-fill ext4
+disk 512 ext4
 first=$(below)
 echo 3 >/proc/sys/vm/drop_caches
 if [ -n "$first" ]; then
@@ -105,9 +100,7 @@ if ! grep -qw device-mapper /proc/devices /proc/misc; then
     echo "left out device-mapper's error target: this kernel has no device-mapper"
     exit $failed
 fi
-image
-attach 512
-fill ext4
+disk 512 ext4
 first=$(below)
 umount "$work/disk"
 mounted=''

@@ -1,6 +1,7 @@
 # lowmem-group.sh: what lowmem.sh and skew-drop.sh share: a group with little memory, a disk with its own readahead, and the
-# figures of a run. To be sourced; the caller has set self (its name), engine, fraction, readahead and tg, and may set trap
-# handlers of its own only after calling leave_nothing.
+# figures of a run; disks.sh has its beginning and end from here. To be sourced; the caller has set self (its name), engine,
+# fraction, readahead and tg, as far as what it calls reads them, and may set trap handlers of its own only after calling
+# leave_nothing.
 
 skip() { echo "$self: skipped: $*" >&2; exit 77; }
 

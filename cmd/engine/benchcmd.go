@@ -345,8 +345,7 @@ func (f *benchFlags) use(v bench.Variant) {
 // fewer adds the settings with fewer experts that dropping is held against, where thresholds are compared and none are
 // named: as far as memory allows, and it says what it leaves out.
 func (f *benchFlags) fewer(io streams, s *setup, axes bench.Axes, variants []bench.Variant) ([]bench.Variant, error) {
-	drops := slices.ContainsFunc(variants, func(v bench.Variant) bool { return v.Drop > 0 })
-	if len(axes.Drop) < 2 || !drops || len(axes.NExpertUsed) > 0 {
+	if len(axes.Drop) < 2 || !s.drops || len(axes.NExpertUsed) > 0 {
 		return variants, nil
 	}
 	axes.NExpertUsed = bench.FewerExperts(s.model.NExpertUsed)

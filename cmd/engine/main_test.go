@@ -15,6 +15,7 @@ import (
 	"sluice/bench"
 	"sluice/dump"
 	"sluice/engine/demo"
+	"sluice/engine/enginetest"
 	"sluice/engine/synth"
 )
 
@@ -74,11 +75,7 @@ func decode[T any](t testing.TB, r result) T {
 
 func demoFile(t testing.TB) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), demo.Name)
-	if err := os.WriteFile(path, demo.Model(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return enginetest.WriteFile(t, demo.Name, demo.Model())
 }
 
 // TestUsage: a wrong call exits 2 and says what would be right.

@@ -34,16 +34,16 @@ type aheadRow struct {
 }
 
 // readAhead reads the columns of the block's row that was just parsed.
-func (b *rowBlock) readAhead(cols aheadColumns) error {
+func (b *rowBlock) readAhead(tr *dump.TraceReader, cols aheadColumns) error {
 	row, a := &b.rows[b.n], &b.ahead[b.n]
-	list, size := row.Extra[cols.list], row.Extra[cols.bytes]
-	if *a = (aheadRow{}); len(size) == 0 && len(list) == 0 {
+	list := row.Extra[cols.list]
+	if *a = (aheadRow{}); len(row.Extra[cols.bytes]) == 0 && len(list) == 0 {
 		return nil
 	}
 	var err error
 	*a = aheadRow{there: true, from: len(b.ids)}
-	if a.bytes, err = strconv.ParseInt(string(size), 10, 64); err != nil || a.bytes < 0 {
-		return fmt.Errorf("line %d: column %s: %.20q, want the bytes that were read ahead", b.line[b.n], dump.AheadBytesColumn, size)
+	if a.bytes, err = tr.AheadBytes(); err != nil {
+		return err
 	}
 	for len(list) > 0 {
 		word, rest, _ := bytes.Cut(list, []byte(" "))

@@ -96,7 +96,7 @@ func readRows(tr *dump.TraceReader, free <-chan *rowBlock, full chan<- *rowBlock
 			}
 			b.line[b.n] = tr.Line()
 			if cols.there() {
-				if b.err = b.readAhead(cols); b.err != nil {
+				if b.err = b.readAhead(tr, cols); b.err != nil {
 					break
 				}
 			}

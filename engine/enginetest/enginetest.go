@@ -79,6 +79,21 @@ func WriteFile(t testing.TB, name string, data []byte) string {
 	return path
 }
 
+// ArmTaps opens a selection dump sel.bin and a route trace route.csv in a folder, until the test ends.
+func ArmTaps(t testing.TB, m *engine.Model, dir string) (*dump.SelWriter, *dump.TraceWriter) {
+	t.Helper()
+	w, err := dump.OpenSel(filepath.Join(dir, "sel.bin"), dump.SelMeta{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := dump.CreateTrace(filepath.Join(dir, "route.csv"), dump.TraceMeta{Model: "m", Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: m.NExpertUsed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close(); tr.Close() })
+	return w, tr
+}
+
 // NewSession opens a session until the test ends, which fails where closing does.
 func NewSession(t testing.TB, m *engine.Model, c engine.SessionConfig) *engine.Session {
 	t.Helper()
