@@ -18,7 +18,7 @@ import (
 	"sluice/engine/demo"
 	"sluice/engine/enginetest"
 	"sluice/engine/machine"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // openDemo opens the built-in model from a file, so that its experts can be streamed.
@@ -47,7 +47,7 @@ func subject(t testing.TB, m *engine.Model, v Variant, budget int64) Subject {
 func TestMeasureSpeed(t *testing.T) {
 	m := openDemo(t)
 	a := subject(t, m, Variant{"0", 0, "host", 0, 2, 0, ""}, 0)
-	b := subject(t, m, Variant{"4", 0, "table", 4, 1, 0, ""}, moe.WorkingSet(m.Layout, m.NExpertUsed))
+	b := subject(t, m, Variant{"4", 0, "table", 4, 1, 0, ""}, store.WorkingSet(m.Layout, m.NExpertUsed))
 	var turns []string
 	a.Enter, b.Enter = func() { turns = append(turns, "a") }, func() { turns = append(turns, "b") }
 	var told []int

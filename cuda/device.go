@@ -27,11 +27,11 @@ type Options struct {
 // Device is an open device, which implements engine.Device. It keeps the weights of one model: those of the model that a
 // session was last opened for.
 type Device struct {
-	drv   *driver.Device
-	opt   Options
-	info  driver.Info
-	stage *staging // nil before the first session
-	store *store   // nil: no model is here
+	drv    *driver.Device
+	opt    Options
+	info   driver.Info
+	stage  *staging // nil before the first session
+	loaded *weights // nil: no model is here
 }
 
 // New takes a device. Errors of the driver, of its version and of the device's kind are those of driver.Open.
@@ -62,8 +62,8 @@ func (d *Device) Free() int64 { return d.drv.Info().Free }
 func (d *Device) Close() error {
 	err := d.drv.Do(func() error {
 		var err error
-		if d.store != nil && d.store.walks > 0 {
-			err = fmt.Errorf("cuda: the device is closed under %d open sessions", d.store.walks)
+		if d.loaded != nil && d.loaded.walks > 0 {
+			err = fmt.Errorf("cuda: the device is closed under %d open sessions", d.loaded.walks)
 		}
 		return errors.Join(err, d.unload(), d.stage.close())
 	})
@@ -75,21 +75,21 @@ func (d *Device) Close() error {
 
 // unload frees the model's weights.
 func (d *Device) unload() error {
-	if d.store == nil {
+	if d.loaded == nil {
 		return nil
 	}
-	s := d.store
-	d.store = nil
+	s := d.loaded
+	d.loaded = nil
 	return s.free()
 }
 
 // open returns the model's weights on the device, bringing them if another model's, or none, are here.
-func (d *Device) open(m *engine.Model) (*store, error) {
-	if d.store != nil && d.store.model == m {
-		return d.store, nil
+func (d *Device) open(m *engine.Model) (*weights, error) {
+	if d.loaded != nil && d.loaded.model == m {
+		return d.loaded, nil
 	}
-	if d.store != nil && d.store.walks > 0 {
-		return nil, fmt.Errorf("cuda: %s is in use on this device: it holds one model", d.store.model.File.Name())
+	if d.loaded != nil && d.loaded.walks > 0 {
+		return nil, fmt.Errorf("cuda: %s is in use on this device: it holds one model", d.loaded.model.File.Name())
 	}
 	if err := d.unload(); err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func (d *Device) open(m *engine.Model) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.store = s
+	d.loaded = s
 	return s, nil
 }
 
@@ -115,9 +115,9 @@ func (d *Device) NewWalk(c engine.WalkConfig) (engine.Walk, error) {
 	err := d.drv.Do(func() (err error) {
 		w, err = newWalk(d, c)
 		var full *driver.NoMemoryError
-		if errors.As(err, &full) && d.opt.CacheBytes == 0 && d.store != nil && d.store.walks == 0 && d.store.experts != nil {
+		if errors.As(err, &full) && d.opt.CacheBytes == 0 && d.loaded != nil && d.loaded.walks == 0 && d.loaded.experts != nil {
 			// The experts took what there was when the model came; this session's share is taken back from them.
-			if e := d.store.dropExperts(); e != nil {
+			if e := d.loaded.dropExperts(); e != nil {
 				return errors.Join(err, e)
 			}
 			w, err = newWalk(d, c)

@@ -16,6 +16,7 @@ import (
 	"sluice/engine/enginetest"
 	"sluice/engine/synth"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // narrow is a small geometry: 4 query heads share 2 key/value heads.
@@ -52,7 +53,7 @@ type exactResult struct {
 // 256.
 func expertBytes(m *engine.Model) (n int64) {
 	x := m.Layout.Experts[0][0]
-	for _, t := range []moe.Extent{x.Gate, x.Up, x.Down} {
+	for _, t := range []store.Extent{x.Gate, x.Up, x.Down} {
 		n += (t.Len + 255) &^ 255
 	}
 	return n
@@ -70,7 +71,7 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) (r exactR
 	cfg := engine.SessionConfig{Device: d, Arm: c.arm, Batch: c.chunk, Ctx: 256, DropInPrefill: c.inPrefill, Drop: moe.Drop{Frac: c.drop, Renorm: true}}
 	sc := engine.SourceConfig{}
 	if c.host > 0 {
-		sc = engine.SourceConfig{BudgetBytes: moe.WorkingSet(m.Layout, c.host), Policy: "lru", Lanes: 2, IO: "buffered", Force: true}
+		sc = engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, c.host), Policy: "lru", Lanes: 2, IO: "buffered", Force: true}
 	}
 	var err error
 	if cfg.Source, _, err = m.OpenSource(sc, m.NExpertUsed); err != nil {

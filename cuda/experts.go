@@ -10,13 +10,13 @@ import (
 
 	"sluice/cuda/driver"
 	dev "sluice/cuda/kernels"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // experts is a model's routed experts as far as they are on the device: all of them, or some in slots by least recent
 // use. Kernels find them through a table of pointers, a row a layer.
 type experts struct {
-	s        *store
+	s        *weights
 	nExpert  int
 	shapes   []expertShape // by layer
 	classes  []slotClass
@@ -27,16 +27,16 @@ type experts struct {
 	mems   []*driver.Mem // of a layer if resident, else of a class
 	ptrs   *driver.Mem   // uint64 [layers][nExpert][3]
 	put    *driver.Program
-	caches []*moe.Cache // by class; nil if resident
-	slot   [][]int32    // by class: slot of an expert's id, -1 if it has none
-	empty  [][]int32    // by class: slots nobody has
+	caches []*store.Cache // by class; nil if resident
+	slot   [][]int32      // by class: slot of an expert's id, -1 if it has none
+	empty  [][]int32      // by class: slots nobody has
 
 	missing []int32 // of the demand that runs
 }
 
 // openExperts takes device memory for the experts of a session with k of them a token, within budget bytes, as
 // planBudget has said.
-func openExperts(s *store, k int, budget int64) (_ *experts, err error) {
+func openExperts(s *weights, k int, budget int64) (_ *experts, err error) {
 	x := &experts{s: s, nExpert: s.model.NExpert, budget: budget}
 	defer func() {
 		if err != nil {
@@ -125,7 +125,7 @@ func (x *experts) publish(il, e int, at dev.Ptr) error {
 
 // copyIn copies an expert's weights to its place and publishes it, behind what the staging stream has to do. w may go
 // when it returns.
-func (x *experts) copyIn(il, e int, at dev.Ptr, w moe.Expert) error {
+func (x *experts) copyIn(il, e int, at dev.Ptr, w store.Expert) error {
 	sh, stage := &x.shapes[il], x.s.d.stage
 	for i, src := range [3][]byte{w.Gate, w.Up, w.Down} {
 		p := &sh.proj[i]
@@ -150,13 +150,13 @@ func (x *experts) at(il, e int) dev.Ptr {
 }
 
 // fill copies all experts to the device, through the source in the order of the layers.
-func (x *experts) fill(ctx context.Context, src moe.Source) error {
+func (x *experts) fill(ctx context.Context, src store.Source) error {
 	ids := make([]int32, x.nExpert)
 	for e := range ids {
 		ids[e] = int32(e)
 	}
 	for il := range x.shapes {
-		if err := throughSource(ctx, src, il, ids, nil, func(e int, w moe.Expert, _ int64) error {
+		if err := throughSource(ctx, src, il, ids, nil, func(e int, w store.Expert, _ int64) error {
 			return x.copyIn(il, e, x.at(il, e), w)
 		}); err != nil {
 			return fmt.Errorf("cuda: layer %d: %w", il, err)
@@ -167,8 +167,8 @@ func (x *experts) fill(ctx context.Context, src moe.Source) error {
 
 // throughSource demands experts and hands out each, in as many parts as the source holds together; read is what had to be
 // read for it. Those of has, which may be nil, are demanded and not handed out.
-func throughSource(ctx context.Context, src moe.Source, il int, ids []int32, has []bool, each func(e int, w moe.Expert, read int64) error) error {
-	if _, ok := src.(moe.Sparer); !ok {
+func throughSource(ctx context.Context, src store.Source, il int, ids []int32, has []bool, each func(e int, w store.Expert, read int64) error) error {
+	if _, ok := src.(store.Sparer); !ok {
 		has = nil // it hands out all
 	}
 	for len(ids) > 0 {
@@ -201,8 +201,8 @@ func throughSource(ctx context.Context, src moe.Source, il int, ids []int32, has
 }
 
 // demand is the source's Demand, which spares it what the device has.
-func demand(src moe.Source, il int, ids []int32, has []bool) (int, error) {
-	if s, ok := src.(moe.Sparer); ok && has != nil {
+func demand(src store.Source, il int, ids []int32, has []bool) (int, error) {
+	if s, ok := src.(store.Sparer); ok && has != nil {
 		return s.DemandBut(il, ids, has)
 	}
 	return src.Demand(il, ids)
@@ -268,7 +268,7 @@ func (x *experts) present(il, e int) bool {
 }
 
 // stats adds up the classes.
-func (x *experts) stats() (s moe.CacheStats, slots int) {
+func (x *experts) stats() (s store.CacheStats, slots int) {
 	for _, c := range x.caches {
 		one := c.Stats()
 		s.Hits += one.Hits

@@ -24,6 +24,7 @@ import (
 	"sluice/engine/synth"
 	"sluice/kernels"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // child runs the test again as a process of its own with more environment, and reports whether this one is it.
@@ -244,12 +245,12 @@ func TestCUDAOutOfMemory(t *testing.T) {
 
 // brokenSource does something at one of its experts.
 type brokenSource struct {
-	moe.Source
+	store.Source
 	left int
 	at   func() error
 }
 
-func (b *brokenSource) Next(ctx context.Context) (int, moe.Expert, error) {
+func (b *brokenSource) Next(ctx context.Context) (int, store.Expert, error) {
 	i, x, err := b.Source.Next(ctx)
 	if b.left--; b.left == 0 && err == nil {
 		err = b.at()
@@ -257,7 +258,7 @@ func (b *brokenSource) Next(ctx context.Context) (int, moe.Expert, error) {
 	return i, x, err
 }
 
-func (b *brokenSource) Expert(i int) (moe.Expert, error) {
+func (b *brokenSource) Expert(i int) (store.Expert, error) {
 	x, err := b.Source.Expert(i)
 	if b.left--; b.left == 0 && err == nil {
 		err = b.at()
@@ -277,7 +278,7 @@ func TestCUDAInterrupted(t *testing.T) {
 			open := func() (*engine.Session, *brokenSource, func(when string)) {
 				sc := engine.SourceConfig{}
 				if host > 0 {
-					sc = engine.SourceConfig{BudgetBytes: moe.WorkingSet(m.Layout, host), IO: "buffered"}
+					sc = engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, host), IO: "buffered"}
 				}
 				src, _, err := m.OpenSource(sc, m.NExpertUsed)
 				if err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"sluice/cuda/driver"
 	"sluice/engine"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // openExperts finds the experts' memory, once for all sessions of the model, and fills it if all fit.
@@ -64,7 +64,7 @@ func (w *walk) placeExperts(k int) error {
 		return nil
 	}
 	// Past the session's source: what that holds, and counts, is the session's own.
-	file, err := moe.NewMapped(w.m.Layout)
+	file, err := store.NewMapped(w.m.Layout)
 	if err == nil {
 		err = w.m.Guard(func() error { return w.s.experts.fill(context.Background(), file) })
 		err = errors.Join(err, file.Close())

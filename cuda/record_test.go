@@ -14,6 +14,7 @@ import (
 	"sluice/cuda"
 	"sluice/engine"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // TestCUDAOps: ops timed by events have the rows of a profile: every op of the pass once, in their order, without
@@ -86,7 +87,7 @@ func TestCUDASteps(t *testing.T) {
 	m := openFile(t, writeFile(t, "m.gguf", narrowData(t)))
 	ids := randomIDs(m, 5, 30)
 	for _, slots := range []int64{0, 3} {
-		src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"}, m.NExpertUsed)
+		src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"}, m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}

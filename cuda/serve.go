@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	dev "sluice/cuda/kernels"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // runAhead is how many layer calls the device may have before it that the host has not answered. Launches are put into
@@ -190,7 +190,7 @@ func (w *walk) fetch(il int, ids, missing []int32) error {
 }
 
 // takeExpert takes one expert from the source.
-func (w *walk) takeExpert(e int, x moe.Expert, read int64) error {
+func (w *walk) takeExpert(e int, x store.Expert, read int64) error {
 	il := w.taking
 	w.taps.read(il, e, read)
 	if w.x.resident {

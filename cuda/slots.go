@@ -5,7 +5,7 @@ package cuda
 import (
 	"sluice/engine"
 	"sluice/kernels"
-	"sluice/moe"
+	"sluice/moe/store"
 
 	dev "sluice/cuda/kernels"
 )
@@ -112,21 +112,21 @@ func reserve(free int64) int64 { return min(max(free/16, 32<<20), 1<<30, free/2)
 
 // newCaches is the bookkeeping of the slots: one cache a class, each over all layers, so that an expert has the same id
 // everywhere.
-func newCaches(classes []slotClass, of []int, nExpert int) ([]*moe.Cache, error) {
-	caches := make([]*moe.Cache, len(classes))
+func newCaches(classes []slotClass, of []int, nExpert int) ([]*store.Cache, error) {
+	caches := make([]*store.Cache, len(classes))
 	for i, c := range classes {
-		layers := make([]moe.CacheLayer, len(of))
+		layers := make([]store.CacheLayer, len(of))
 		for il := range layers {
 			if of[il] == i {
-				layers[il] = moe.CacheLayer{Experts: nExpert, SlotBytes: c.bytes}
+				layers[il] = store.CacheLayer{Experts: nExpert, SlotBytes: c.bytes}
 			}
 		}
 		budget := int64(c.slots) * c.bytes
-		p, err := moe.NewPolicy("lru", c.layers*nExpert, budget)
+		p, err := store.NewPolicy("lru", c.layers*nExpert, budget)
 		if err != nil {
 			return nil, err
 		}
-		if caches[i], err = moe.NewCache(p, budget, layers); err != nil {
+		if caches[i], err = store.NewCache(p, budget, layers); err != nil {
 			return nil, err
 		}
 	}

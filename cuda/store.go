@@ -46,9 +46,9 @@ func quantised(ms ...*matrix) bool {
 	return false
 }
 
-// store is a model on the device. Sessions share it: nothing in it but the experts' slots changes, and those only inside
+// weights is a model on the device. Sessions share it: nothing in it but the experts' slots changes, and those only inside
 // Device.Do.
-type store struct {
+type weights struct {
 	d     *Device
 	model *engine.Model
 	view  engine.WeightView
@@ -77,8 +77,8 @@ func denseMatrices(v *engine.WeightView) []engine.Tensor {
 	return all
 }
 
-func loadStore(d *Device, m *engine.Model) (*store, error) {
-	s := &store{d: d, model: m, view: m.Weights()}
+func loadStore(d *Device, m *engine.Model) (*weights, error) {
+	s := &weights{d: d, model: m, view: m.Weights()}
 	if err := checkModel(m, &s.view); err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func loadStore(d *Device, m *engine.Model) (*store, error) {
 }
 
 // load copies the dense weights.
-func (s *store) load() error {
+func (s *weights) load() error {
 	v := &s.view
 	var err error
 	put := func(dst *matrix, t engine.Tensor) {
@@ -158,7 +158,7 @@ func floatRouter(t engine.Tensor) engine.Tensor {
 	return t
 }
 
-func (s *store) alloc(n int64, what string) (dev.Ptr, error) {
+func (s *weights) alloc(n int64, what string) (dev.Ptr, error) {
 	m, err := s.d.drv.Alloc(n, what)
 	if err != nil {
 		return 0, err
@@ -168,7 +168,7 @@ func (s *store) alloc(n int64, what string) (dev.Ptr, error) {
 	return m.Ptr, nil
 }
 
-func (s *store) matrix(t engine.Tensor) (matrix, error) {
+func (s *weights) matrix(t engine.Tensor) (matrix, error) {
 	ptr, err := s.alloc(dev.DeviceBytes(t.Type, t.Rows, t.Cols), t.Name)
 	if err == nil {
 		err = s.d.stage.matrix(t.Type, ptr, t.Rows, t.Cols, t.Data)
@@ -177,7 +177,7 @@ func (s *store) matrix(t engine.Tensor) (matrix, error) {
 }
 
 // plain copies a matrix as it is in the file.
-func (s *store) plain(t engine.Tensor) (dev.Ptr, error) {
+func (s *weights) plain(t engine.Tensor) (dev.Ptr, error) {
 	ptr, err := s.alloc(int64(len(t.Data)), t.Name)
 	if err == nil {
 		err = s.d.stage.send(ptr, t.Data)
@@ -185,7 +185,7 @@ func (s *store) plain(t engine.Tensor) (dev.Ptr, error) {
 	return ptr, err
 }
 
-func (s *store) vector(name string, x []float32) (dev.Ptr, error) {
+func (s *weights) vector(name string, x []float32) (dev.Ptr, error) {
 	ptr, err := s.alloc(4*int64(len(x)), name)
 	if err == nil {
 		err = s.d.stage.send(ptr, float32Bytes(x))
@@ -193,7 +193,7 @@ func (s *store) vector(name string, x []float32) (dev.Ptr, error) {
 	return ptr, err
 }
 
-func (s *store) free() error {
+func (s *weights) free() error {
 	err := s.dropExperts()
 	for _, m := range s.mems {
 		err = errors.Join(err, m.Free())
@@ -202,7 +202,7 @@ func (s *store) free() error {
 	return err
 }
 
-func (s *store) dropExperts() error {
+func (s *weights) dropExperts() error {
 	if s.experts == nil {
 		return nil
 	}

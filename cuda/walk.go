@@ -12,18 +12,19 @@ import (
 	"sluice/engine"
 	"sluice/kernels"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // walk is one session on a device: an engine.Walk. Everything but Close runs one call at a time, and all of it inside
 // Device.Do.
 type walk struct {
 	d     *Device
-	s     *store
+	s     *weights
 	x     *experts
 	c     engine.WalkConfig
 	cfg   engine.SessionConfig
 	m     *engine.Model
-	src   moe.Source
+	src   store.Source
 	rec   *engine.Recorder
 	notes []string
 	frees []func() error // in the order of taking
@@ -69,7 +70,7 @@ type walk struct {
 
 	ids     []int32 // of a layer call
 	has     []bool  // of them, those that the source need not read
-	take    func(e int, x moe.Expert, read int64) error
+	take    func(e int, x store.Expert, read int64) error
 	taking  int           // layer that take works for
 	came    *driver.Event // what a layer call lacked is on the device
 	through *driver.Event // a wave has been computed

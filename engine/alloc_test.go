@@ -7,6 +7,7 @@ import (
 	"sluice/dump"
 	"sluice/engine"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // TestDecodeAllocatesNothing, on either arm, resident or through a cache that evicts, reading ahead or not, with taps
@@ -20,7 +21,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 				name := fmt.Sprintf("arm=%s/prefetch=%s/armed=%v", arm, cached, armed)
 				cfg := engine.SessionConfig{Threads: 2, Arm: arm}
 				if cached != "" {
-					src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"}, m.NExpertUsed)
+					src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"}, m.NExpertUsed)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -14,7 +14,7 @@ import (
 
 	"sluice/engine"
 	"sluice/engine/synth"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // randomIDs is a text of n random tokens.
@@ -64,10 +64,10 @@ var sources = []struct {
 	{"mmap", func(*engine.Model) engine.SourceConfig { return engine.SourceConfig{} }},
 	{"resident", func(*engine.Model) engine.SourceConfig { return engine.SourceConfig{IO: "resident"} }},
 	{"cached-direct", func(m *engine.Model) engine.SourceConfig {
-		return engine.SourceConfig{IO: "direct", Lanes: 3, BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed)}
+		return engine.SourceConfig{IO: "direct", Lanes: 3, BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)}
 	}},
 	{"cached-buffered", func(m *engine.Model) engine.SourceConfig {
-		return engine.SourceConfig{IO: "buffered", Policy: "slru", BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed)}
+		return engine.SourceConfig{IO: "buffered", Policy: "slru", BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)}
 	}},
 }
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // An automatic budget leaves a sixteenth of what is available free: the page cache lives off it, and
@@ -65,7 +65,7 @@ func (m *Model) checkBudget(c *SourceConfig, p *SourcePlan) error {
 			p.BudgetBytes>>20, mebibytes(p.WorkingSet))
 	}
 	// Slots are mapped when they are needed: a budget above all experts takes no more than those.
-	take := min(p.BudgetBytes, moe.WorkingSet(m.Layout, m.NExpert))
+	take := min(p.BudgetBytes, store.WorkingSet(m.Layout, m.NExpert))
 	if left := c.Available - c.Reserved; c.Available > 0 && take > left {
 		return settingf("expert cache of %d MiB: %d MiB of memory are available, %d MiB of them needed for dense weights and context, which leaves %d MiB (a larger one must be forced)",
 			take>>20, c.Available>>20, c.Reserved>>20, max(0, left)>>20)
@@ -81,7 +81,7 @@ func (p *SourcePlan) fill(m *Model, k int) {
 		layers += min(1, len(experts))
 	}
 	p.PerToken = k * layers
-	all := moe.WorkingSet(m.Layout, m.NExpert)
+	all := store.WorkingSet(m.Layout, m.NExpert)
 	share := min(1, float64(p.BudgetBytes)/float64(max(1, all)))
 	p.Fit = int(share * float64(p.Experts))
 	if p.BudgetBytes >= p.WorkingSet {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"sluice/engine"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 const mib = 1 << 20
@@ -17,7 +17,7 @@ const mib = 1 << 20
 // one token's 20 take 3 MiB.
 func TestBudget(t *testing.T) {
 	m := openFile(t, demoFile(t))
-	all, need := m.ExpertBytes(), moe.WorkingSet(m.Layout, m.NExpertUsed)
+	all, need := m.ExpertBytes(), store.WorkingSet(m.Layout, m.NExpertUsed)
 	const floor, big = 160 * mib, 1 << 40
 	for _, c := range []struct {
 		name   string

@@ -12,8 +12,8 @@ import (
 	"os"
 	"slices"
 
-	"sluice/dump/whole"
-	"sluice/moe"
+	"sluice/internal/whole"
+	"sluice/moe/store"
 )
 
 // A cache state is a file of what a session's cache has come to (docs/format/cache-state.md), little-endian:
@@ -24,7 +24,7 @@ import (
 //	model      32 bytes  Model.Identity of the model that it belongs to
 //	residents  u32       records of resident experts
 //	gone       u32       records of others
-//	next use   f64       moe.CacheState.NextUse
+//	next use   f64       store.CacheState.NextUse
 //	records    the residents, the next to be evicted first, then the others:
 //	           layer u32, expert u32, uses u32, flags u32 (bit 0: protected, bit 1: unused), score f64
 //	checksum   u32       CRC-32C of all before
@@ -63,7 +63,7 @@ func (m *Model) Identity() [sha256.Size]byte {
 // SaveCache writes what the session's cache has come to to path, beside it first and then under its name. It returns the
 // number of resident experts. A session without an expert cache is an error.
 func (s *Session) SaveCache(path string) (experts int, err error) {
-	k, ok := s.src.(moe.Keeper)
+	k, ok := s.src.(store.Keeper)
 	if !ok {
 		return 0, errNoKeeper
 	}
@@ -84,17 +84,17 @@ func (s *Session) SaveCache(path string) (experts int, err error) {
 // other figures. A file of another model, another version, or with other bytes than were written is refused
 // (ErrStateModel, ErrStateVersion, ErrStateCorrupt) before anything is read. After any later error, ctx's included, the
 // session is of no use but to be closed.
-func (s *Session) LoadCache(ctx context.Context, path string) (moe.Loaded, error) {
-	k, ok := s.src.(moe.Keeper)
+func (s *Session) LoadCache(ctx context.Context, path string) (store.Loaded, error) {
+	k, ok := s.src.(store.Keeper)
 	if !ok {
-		return moe.Loaded{}, errNoKeeper
+		return store.Loaded{}, errNoKeeper
 	}
 	f, err := ReadCacheState(path)
 	if err != nil {
-		return moe.Loaded{}, err
+		return store.Loaded{}, err
 	}
 	if model := s.m.Identity(); f.Model != model {
-		return moe.Loaded{}, fmt.Errorf("engine: cache state %s: tensor table %x..., the model's is %x...: %w", path, f.Model[:8], model[:8], ErrStateModel)
+		return store.Loaded{}, fmt.Errorf("engine: cache state %s: tensor table %x..., the model's is %x...: %w", path, f.Model[:8], model[:8], ErrStateModel)
 	}
 	l, err := k.Load(ctx, f.CacheState)
 	if err != nil {
@@ -106,14 +106,14 @@ func (s *Session) LoadCache(ctx context.Context, path string) (moe.Loaded, error
 
 // Settle waits until no expert is being read ahead any more, so that the counters hold everything that was asked for.
 func (s *Session) Settle() {
-	if k, ok := s.src.(moe.Keeper); ok {
+	if k, ok := s.src.(store.Keeper); ok {
 		k.Settle()
 	}
 }
 
 // StateFile is a cache state file as read.
 type StateFile struct {
-	moe.CacheState
+	store.CacheState
 	Model [sha256.Size]byte // Model.Identity of the model that it belongs to
 	Sum   uint32            // its checksum
 }
@@ -153,7 +153,7 @@ func readState(path string) ([]byte, error) {
 	return data, nil
 }
 
-func encodeState(model [sha256.Size]byte, st moe.CacheState) []byte {
+func encodeState(model [sha256.Size]byte, st store.CacheState) []byte {
 	le := binary.LittleEndian
 	b := make([]byte, 0, stateHead+stateRecord*(len(st.Residents)+len(st.Gone))+4)
 	b = append(b, stateMagic...)
@@ -215,11 +215,11 @@ func decodeState(data []byte) (*StateFile, error) {
 	if n, got := uint64(len(body)-head), le.Uint32(rest[4:]); got != record || (uint64(residents)+uint64(gone))*uint64(record) != n {
 		return nil, fmt.Errorf("%d records of %d bytes in %d bytes, want records of %d: %w", uint64(residents)+uint64(gone), got, n, record, ErrStateCorrupt)
 	}
-	list := make([]moe.Resident, residents+gone)
+	list := make([]store.Resident, residents+gone)
 	for i := range list {
 		r := body[head+i*int(record):]
 		known, flags := uint32(stateProtected), le.Uint32(r[12:])
-		x := moe.Resident{Layer: int32(le.Uint32(r)), Expert: int32(le.Uint32(r[4:])), Uses: le.Uint32(r[8:]),
+		x := store.Resident{Layer: int32(le.Uint32(r)), Expert: int32(le.Uint32(r[4:])), Uses: le.Uint32(r[8:]),
 			Protected: flags&stateProtected != 0, Unused: flags&stateUnused != 0}
 		if record == stateRecord {
 			known, x.Score = stateProtected|stateUnused, math.Float64frombits(le.Uint64(r[16:]))

@@ -8,22 +8,22 @@ import (
 	"strings"
 	"testing"
 
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
-func stateSample() ([32]byte, moe.CacheState) {
+func stateSample() ([32]byte, store.CacheState) {
 	var model [32]byte
 	for i := range model {
 		model[i] = byte(i * 7)
 	}
-	return model, moe.CacheState{NextUse: 1.25,
-		Residents: []moe.Resident{{Layer: 1, Expert: 2, Uses: 3, Score: 0.1}, {Layer: 0, Expert: 65535, Uses: 1<<32 - 1, Protected: true}, {Unused: true}},
-		Gone:      []moe.Resident{{Layer: 7, Expert: 9, Uses: 1, Score: 1e-300}}}
+	return model, store.CacheState{NextUse: 1.25,
+		Residents: []store.Resident{{Layer: 1, Expert: 2, Uses: 3, Score: 0.1}, {Layer: 0, Expert: 65535, Uses: 1<<32 - 1, Protected: true}, {Unused: true}},
+		Gone:      []store.Resident{{Layer: 7, Expert: 9, Uses: 1, Score: 1e-300}}}
 }
 
 func TestCacheStateRoundTrip(t *testing.T) {
 	model, st := stateSample()
-	for _, want := range []moe.CacheState{st, {Residents: st.Residents[1:], Gone: []moe.Resident{}}, {Residents: []moe.Resident{}, Gone: st.Gone, NextUse: 7}} {
+	for _, want := range []store.CacheState{st, {Residents: st.Residents[1:], Gone: []store.Resident{}}, {Residents: []store.Resident{}, Gone: st.Gone, NextUse: 7}} {
 		got, err := decodeState(encodeState(model, want))
 		if err != nil || !reflect.DeepEqual(got.CacheState, want) || got.Model != model || got.Sum == 0 {
 			t.Errorf("%v, %v, want %v", got, err, want)
@@ -32,7 +32,7 @@ func TestCacheStateRoundTrip(t *testing.T) {
 }
 
 // stateV1 is a file as the first version wrote it.
-func stateV1(model [32]byte, list []moe.Resident) []byte {
+func stateV1(model [32]byte, list []store.Resident) []byte {
 	le := binary.LittleEndian
 	b := append(le.AppendUint32(le.AppendUint32([]byte(stateMagic), 1), 16), model[:]...)
 	b = le.AppendUint32(b, uint32(len(list)))
@@ -50,7 +50,7 @@ func stateV1(model [32]byte, list []moe.Resident) []byte {
 
 func TestCacheStateVersion1(t *testing.T) {
 	model, _ := stateSample()
-	list := []moe.Resident{{Layer: 1, Expert: 2, Uses: 3}, {Expert: 65535, Uses: 1<<32 - 1, Protected: true}}
+	list := []store.Resident{{Layer: 1, Expert: 2, Uses: 3}, {Expert: 65535, Uses: 1<<32 - 1, Protected: true}}
 	f, err := decodeState(stateV1(model, list))
 	if err != nil || !reflect.DeepEqual(f.Residents, list) || len(f.Gone) != 0 || f.NextUse != 0 || f.Model != model {
 		t.Errorf("%+v, %v, want %v", f, err, list)
@@ -88,7 +88,7 @@ func TestCacheStateRefuses(t *testing.T) {
 func FuzzCacheState(f *testing.F) {
 	model, st := stateSample()
 	f.Add(encodeState(model, st))
-	f.Add(encodeState(model, moe.CacheState{}))
+	f.Add(encodeState(model, store.CacheState{}))
 	f.Add(stateV1(model, st.Residents[:1]))
 	f.Add([]byte(stateMagic))
 	f.Fuzz(func(t *testing.T, data []byte) {

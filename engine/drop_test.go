@@ -9,10 +9,11 @@ import (
 	"sluice/dump"
 	"sluice/engine"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // dropRun generates with dropping on, and returns the tokens, the route trace and the counters.
-func dropRun(t *testing.T, m *engine.Model, ids []int32, cfg engine.SessionConfig, sc engine.SourceConfig) ([]int32, []byte, engine.DropCount, moe.Stats) {
+func dropRun(t *testing.T, m *engine.Model, ids []int32, cfg engine.SessionConfig, sc engine.SourceConfig) ([]int32, []byte, engine.DropCount, store.Stats) {
 	t.Helper()
 	src, _, err := m.OpenSource(sc, m.NExpertUsed)
 	if err != nil {
@@ -53,7 +54,7 @@ func dropRun(t *testing.T, m *engine.Model, ids []int32, cfg engine.SessionConfi
 func TestDropIsDeterministic(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
-	budget := moe.WorkingSet(m.Layout, m.NExpertUsed) * 3 / 2
+	budget := store.WorkingSet(m.Layout, m.NExpertUsed) * 3 / 2
 	for _, c := range []struct {
 		inPrefill bool
 		prefetch  string
@@ -81,7 +82,7 @@ func TestDropIsDeterministic(t *testing.T) {
 }
 
 // checkTrace holds the trace against the counters and against the policy's rule, row by row.
-func checkTrace(t *testing.T, m *engine.Model, trace []byte, cfg engine.SessionConfig, d engine.DropCount, st moe.Stats) {
+func checkTrace(t *testing.T, m *engine.Model, trace []byte, cfg engine.SessionConfig, d engine.DropCount, st store.Stats) {
 	t.Helper()
 	r, err := dump.NewTraceReader(bytes.NewReader(trace))
 	if err != nil {

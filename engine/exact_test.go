@@ -13,6 +13,7 @@ import (
 	"sluice/engine"
 	"sluice/engine/enginetest"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // exactCase is one configuration that may not change a bit of greedy output.
@@ -49,7 +50,7 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) exactResu
 	k := m.NExpertUsed
 	sc := engine.SourceConfig{IO: c.io}
 	if c.cache != "none" {
-		minimal := moe.WorkingSet(m.Layout, k)
+		minimal := store.WorkingSet(m.Layout, k)
 		all := minimal / int64(k) * int64(m.NExpert)
 		sc.BudgetBytes = map[string]int64{"minimal": minimal, "half": all / 2, "all": all}[c.cache]
 		sc.Policy, sc.Lanes = c.policy, c.lanes
@@ -191,7 +192,7 @@ func TestExact(t *testing.T) {
 		if c.cache == "none" {
 			c.io = pick("mmap", "resident")
 		} else {
-			c.policy, c.io, c.lanes = pick(moe.Policies()...), pick("direct", "buffered"), []int{1, 4}[rng.IntN(2)]
+			c.policy, c.io, c.lanes = pick(store.Policies()...), pick("direct", "buffered"), []int{1, 4}[rng.IntN(2)]
 			c.ahead = pick(engine.PrefetchModes()...)
 		}
 		check(c)

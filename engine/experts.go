@@ -4,20 +4,20 @@ import (
 	"fmt"
 
 	"sluice/engine/gguf"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // expertIndex collects where each expert's three matrices lie, in the form package moe reads.
 type expertIndex struct {
 	f      *gguf.File
-	layout moe.Layout
+	layout store.Layout
 }
 
 func newExpertIndex(f *gguf.File, nLayer int) *expertIndex {
 	ix := &expertIndex{f: f}
-	ix.layout.Experts = make([][]moe.ExpertExtents, nLayer)
+	ix.layout.Experts = make([][]store.ExpertExtents, nLayer)
 	for _, s := range f.Shards() {
-		mf := moe.File{Name: f.Name(), Path: s.Path, Map: s.Data}
+		mf := store.File{Name: f.Name(), Path: s.Path, Map: s.Data}
 		if s.Path != "" {
 			mf.Name = s.Path
 		}
@@ -36,7 +36,7 @@ func (ix *expertIndex) add(s *tensorSet, a *arch, h *Hparams, il int, proj strin
 	merged := fmt.Sprintf("blk.%d.ffn_%s_exps.weight", il, proj)
 	single := func(e int) string { return fmt.Sprintf("blk.%d.ffn_%s.%d.weight", il, proj, e) }
 	if ix.layout.Experts[il] == nil {
-		ix.layout.Experts[il] = make([]moe.ExpertExtents, h.NExpert)
+		ix.layout.Experts[il] = make([]store.ExpertExtents, h.NExpert)
 	}
 	if a.perExpert && !s.has(merged) && s.has(single(0)) {
 		return ix.addSingle(s, il, proj, rows, cols, single)
@@ -50,7 +50,7 @@ func (ix *expertIndex) add(s *tensorSet, a *arch, h *Hparams, il int, proj strin
 	}
 	size := t.Size / int64(h.NExpert)
 	for e := range h.NExpert {
-		ix.set(il, e, proj, moe.Extent{File: t.Shard, Off: t.Offset + int64(e)*size, Len: size})
+		ix.set(il, e, proj, store.Extent{File: t.Shard, Off: t.Offset + int64(e)*size, Len: size})
 	}
 	return expertMat{typ: t.Type, rows: rows, cols: cols}, nil
 }
@@ -71,12 +71,12 @@ func (ix *expertIndex) addSingle(s *tensorSet, il int, proj string, rows, cols i
 		if cols%t.Type.BlockLen() != 0 {
 			return em, fmt.Errorf("%s: tensor %q: rows of %d are no multiple of %s's block of %d", s.f.Name(), t.Name, cols, t.Type, t.Type.BlockLen())
 		}
-		ix.set(il, e, proj, moe.Extent{File: t.Shard, Off: t.Offset, Len: t.Size})
+		ix.set(il, e, proj, store.Extent{File: t.Shard, Off: t.Offset, Len: t.Size})
 	}
 	return em, nil
 }
 
-func (ix *expertIndex) set(il, e int, proj string, x moe.Extent) {
+func (ix *expertIndex) set(il, e int, proj string, x store.Extent) {
 	ex := &ix.layout.Experts[il][e]
 	switch proj {
 	case "gate":

@@ -16,7 +16,7 @@ import (
 	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/engine/gguf"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // inChild runs the test again as a process of its own, and reports whether this one is it. A fault that is not caught
@@ -97,7 +97,7 @@ func TestShortenedWhileStreaming(t *testing.T) {
 		if err := m.MoveDense(); err != nil {
 			t.Fatal(err)
 		}
-		s := newSession(t, m, engine.SessionConfig{Threads: 2, Source: openSource(t, m, engine.SourceConfig{BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed), IO: io})})
+		s := newSession(t, m, engine.SessionConfig{Threads: 2, Source: openSource(t, m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: io})})
 		greedy(t, m, s, ids[:20], 5)
 		if err := os.Truncate(path, 4096); err != nil {
 			t.Fatal(err)
@@ -115,7 +115,7 @@ func TestShortenedWhileStreaming(t *testing.T) {
 	}
 }
 
-func openSource(t testing.TB, m *engine.Model, c engine.SourceConfig) moe.Source {
+func openSource(t testing.TB, m *engine.Model, c engine.SourceConfig) store.Source {
 	t.Helper()
 	src, _, err := m.OpenSource(c, m.NExpertUsed)
 	if err != nil {
@@ -130,7 +130,7 @@ func TestReplacedFile(t *testing.T) {
 	ids := loadReference(t).Validation.IDs
 	m := openFile(t, path)
 	want := greedy(t, m, newSession(t, m, engine.SessionConfig{}), ids[:20], 10)
-	budget := moe.WorkingSet(m.Layout, m.NExpertUsed)
+	budget := store.WorkingSet(m.Layout, m.NExpertUsed)
 	mapped := newSession(t, m, engine.SessionConfig{})
 	cached := newSession(t, m, engine.SessionConfig{Source: openSource(t, m, engine.SourceConfig{BudgetBytes: budget})})
 	other := path + ".new"
@@ -156,20 +156,20 @@ func TestReplacedFile(t *testing.T) {
 
 // stuckSource holds the experts back until the test lets them go.
 type stuckSource struct {
-	moe.Source
+	store.Source
 	waits chan struct{} // one token per Next that waits
 	free  chan struct{} // closed: Next no longer waits
 }
 
 func (s *stuckSource) Ready() bool { return false }
 
-func (s *stuckSource) Next(ctx context.Context) (int, moe.Expert, error) {
+func (s *stuckSource) Next(ctx context.Context) (int, store.Expert, error) {
 	s.waits <- struct{}{}
 	select {
 	case <-s.free:
 		return s.Source.Next(ctx)
 	case <-ctx.Done():
-		return -1, moe.Expert{}, ctx.Err()
+		return -1, store.Expert{}, ctx.Err()
 	}
 }
 
@@ -178,7 +178,7 @@ func TestCancelWhileWaiting(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
 	want := greedy(t, m, newSession(t, m, engine.SessionConfig{}), ids[:20], 5)
-	src := &stuckSource{Source: openSource(t, m, engine.SourceConfig{BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed)}),
+	src := &stuckSource{Source: openSource(t, m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)}),
 		waits: make(chan struct{}, 1<<16), free: make(chan struct{})}
 	s := newSession(t, m, engine.SessionConfig{Threads: 2, Source: src})
 	ctx, cancel := context.WithCancel(background)
@@ -211,7 +211,7 @@ func TestTwoSessionsOneFile(t *testing.T) {
 	done := make(chan error, 2)
 	for i := range 2 {
 		m := openFile(t, path)
-		src := openSource(t, m, engine.SourceConfig{BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed)})
+		src := openSource(t, m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)})
 		s := newSession(t, m, engine.SessionConfig{Threads: 2, Source: src})
 		smp := greedySampler(t, m)
 		go func() {

@@ -7,6 +7,7 @@ import (
 	"sluice/dump"
 	"sluice/kernels"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 type phase uint8
@@ -48,7 +49,7 @@ type forward struct {
 	rope   *kernels.RopeTable
 	arm    moe.Arm
 	router *moe.Router
-	src    moe.Source
+	src    store.Source
 	drop   *moe.Drop // nil: never drops
 	drops  DropCount
 

@@ -9,7 +9,7 @@ import (
 
 	"sluice/engine"
 	"sluice/engine/synth"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // countdown is a context that is cancelled at its n-th look: cancellation at a chosen layer of a chosen
@@ -187,7 +187,7 @@ func TestCancelThenOther(t *testing.T) {
 	}
 	want := appendBits(nil, coldLogits)
 	for n := range 6 * m.NLayer {
-		src, _, err := m.OpenSource(engine.SourceConfig{IO: "buffered", BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed)}, m.NExpertUsed)
+		src, _, err := m.OpenSource(engine.SourceConfig{IO: "buffered", BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)}, m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"sluice/engine/tokenizer"
 	"sluice/kernels"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // Model is an opened model: metadata, tokenizer and weights by reference into the file's mapping.
@@ -17,11 +18,11 @@ type Model struct {
 	File *gguf.File
 	Hparams
 	Tok    *tokenizer.Tokenizer
-	Layout *moe.Layout // where the routed experts lie
+	Layout *store.Layout // where the routed experts lie
 
 	arch *arch
 	w    *weights
-	mem  *moe.Memory // dense matrices, nil: in the file's mapping
+	mem  *store.Memory // dense matrices, nil: in the file's mapping
 }
 
 // OpenOptions change how a model file is read.
@@ -98,11 +99,11 @@ func (m *Model) Close() error {
 // lose them. Routed experts are the expert source's matter. No session may be open.
 func (m *Model) MoveDense() (err error) {
 	defer recoverFault(m.File, debug.SetPanicOnFault(true), &err)
-	extents := make([]moe.Extent, len(m.w.mats))
+	extents := make([]store.Extent, len(m.w.mats))
 	for i, t := range m.w.mats {
-		extents[i] = moe.Extent{File: t.Shard, Off: t.Offset, Len: t.Size}
+		extents[i] = store.Extent{File: t.Shard, Off: t.Offset, Len: t.Size}
 	}
-	mem, err := moe.ReadExtents(m.Layout.Files, extents)
+	mem, err := store.ReadExtents(m.Layout.Files, extents)
 	if err != nil {
 		return noMemory(err)
 	}
@@ -153,8 +154,8 @@ func (m *Model) ExpertBytes() int64 {
 func (m *Model) SlotBytes() []int64 {
 	slots := make([]int64, len(m.Layout.Experts))
 	for il := range slots {
-		one := moe.Layout{Files: m.Layout.Files, Experts: m.Layout.Experts[il : il+1]}
-		slots[il] = moe.WorkingSet(&one, 1)
+		one := store.Layout{Files: m.Layout.Files, Experts: m.Layout.Experts[il : il+1]}
+		slots[il] = store.WorkingSet(&one, 1)
 	}
 	return slots
 }

@@ -15,6 +15,7 @@ import (
 	"sluice/engine/gguf"
 	"sluice/engine/synth"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // spoil sets one weight of a float16 or float32 tensor.
@@ -151,7 +152,7 @@ func TestStreamedExpertCorrupted(t *testing.T) {
 		path := writeFile(t, "m.gguf", data)
 		m := openFile(t, path)
 		x := m.Layout.Experts[1][2].Down
-		src, _, err := m.OpenSource(engine.SourceConfig{IO: io, BudgetBytes: moe.WorkingSet(m.Layout, 2)}, 2)
+		src, _, err := m.OpenSource(engine.SourceConfig{IO: io, BudgetBytes: store.WorkingSet(m.Layout, 2)}, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +190,7 @@ func TestShortenedFile(t *testing.T) {
 		for _, left := range []int64{0, 4096} { // experts' bytes left
 			path := writeFile(t, "m.gguf", data)
 			m := openFile(t, path)
-			src, _, err := m.OpenSource(engine.SourceConfig{IO: io, BudgetBytes: moe.WorkingSet(m.Layout, 2)}, 2)
+			src, _, err := m.OpenSource(engine.SourceConfig{IO: io, BudgetBytes: store.WorkingSet(m.Layout, 2)}, 2)
 			if err != nil {
 				t.Fatal(err)
 			}

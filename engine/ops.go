@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"sluice/kernels"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // OpKind is one op of the forward path. A layer call runs the kinds from OpAttnNorm to OpDown, and to OpSharedDown where
@@ -131,7 +131,7 @@ type Recorder struct {
 	nDemands int
 }
 
-var _ moe.Observer = (*Recorder)(nil)
+var _ store.Observer = (*Recorder)(nil)
 
 // NewRecorder keeps up to ops passes and up to reads reads and cache decisions; each at least 1.
 func NewRecorder(ops, reads int) *Recorder {
@@ -183,8 +183,8 @@ func (r *Recorder) Info(kind OpKind, layer int) OpInfo {
 // Team is the size of the session's worker team.
 func (r *Recorder) Team() int { return r.team }
 
-// ObserveRead implements moe.Observer.
-func (r *Recorder) ObserveRead(e moe.ReadEvent) {
+// ObserveRead implements store.Observer.
+func (r *Recorder) ObserveRead(e store.ReadEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reads[r.nReads%len(r.reads)] = ReadEvent{Lane: int32(e.Lane), Layer: int32(e.Layer), Expert: int32(e.Expert),
@@ -193,7 +193,7 @@ func (r *Recorder) ObserveRead(e moe.ReadEvent) {
 	r.nReads++
 }
 
-// ObserveDemand implements moe.Observer.
+// ObserveDemand implements store.Observer.
 func (r *Recorder) ObserveDemand(layer, hits, misses, evicted int) {
 	at := int64(time.Since(r.base))
 	r.mu.Lock()

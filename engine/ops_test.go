@@ -10,6 +10,7 @@ import (
 	"sluice/engine/synth"
 	"sluice/kernels"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // recorded opens a session with a recorder, cached or not.
@@ -48,7 +49,7 @@ func TestOpsDoNotDependOnResidency(t *testing.T) {
 	ids := loadReference(t).Validation.IDs
 	plain := newSession(t, m, engine.SessionConfig{Threads: 2})
 	want := greedy(t, m, plain, ids[:40], 8)
-	minimal := moe.WorkingSet(m.Layout, m.NExpertUsed)
+	minimal := store.WorkingSet(m.Layout, m.NExpertUsed)
 	var first [][]string
 	for _, c := range []struct {
 		name   string
@@ -161,7 +162,7 @@ func TestRecorderRing(t *testing.T) {
 func TestRecordingAllocatesNothing(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
-	s, rec := recorded(t, m, engine.SessionConfig{Threads: 2}, moe.WorkingSet(m.Layout, m.NExpertUsed))
+	s, rec := recorded(t, m, engine.SessionConfig{Threads: 2}, store.WorkingSet(m.Layout, m.NExpertUsed))
 	i := 0
 	step := func() {
 		if _, err := s.Decode(background, ids[i]); err != nil {

@@ -11,6 +11,7 @@ import (
 	"sluice/dump"
 	"sluice/kernels"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // DefaultBatch is the prompt chunk when none is asked for.
@@ -43,7 +44,7 @@ type SessionConfig struct {
 	Drop          moe.Drop
 	DropInPrefill bool
 
-	Source moe.Source // where experts come from; nil: moe.NewMapped. Closed with the session
+	Source store.Source // where experts come from; nil: store.NewMapped. Closed with the session
 
 	// Prefetch says which experts of the next layer are read ahead: one of PrefetchModes. It needs a
 	// Source with a budget. PrefetchBytes bounds what one layer call asks for; default as many experts as
@@ -76,7 +77,7 @@ func (d *DropCount) add(c *moe.Call) {
 type Session struct {
 	m    *Model
 	cfg  SessionConfig
-	src  moe.Source
+	src  store.Source
 	walk Walk
 
 	kept []int32 // the tokens in the KV cache, one per position
@@ -99,7 +100,7 @@ func (m *Model) NewSession(c SessionConfig) (*Session, error) {
 	}
 	var err error
 	if s.src == nil {
-		if s.src, err = moe.NewMapped(m.Layout); err != nil {
+		if s.src, err = store.NewMapped(m.Layout); err != nil {
 			return nil, err
 		}
 	}
@@ -205,7 +206,7 @@ func (s *Session) Config() SessionConfig { return s.cfg }
 func (s *Session) Drops() DropCount { return s.walk.Drops() }
 
 // SourceStats returns the expert source's counters.
-func (s *Session) SourceStats() moe.Stats { return s.src.Stats() }
+func (s *Session) SourceStats() store.Stats { return s.src.Stats() }
 
 // KVBytes is the memory of the key/value cache.
 func (s *Session) KVBytes() int64 { return s.m.KVBytes(s.cfg) }

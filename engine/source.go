@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // SourceConfig says where the routed experts are held.
@@ -13,11 +13,11 @@ type SourceConfig struct {
 	// BudgetBytes of the expert cache. 0: no cache, experts stay in the file's mapping or, with IO
 	// "resident", in memory. Below 0: as large as Available allows, none at all when all experts fit.
 	BudgetBytes int64
-	Policy      string       // of the cache; default DefaultPolicy
-	Lanes       int          // reader threads of the cache; default DefaultLanes
-	IO          string       // with a cache "direct" or "buffered" (default direct); without "mmap" (default) or "resident"
-	Force       bool         // take a budget below one token's working set, or above the memory available
-	Observer    moe.Observer // told of the cache's reads and decisions; nil: nobody
+	Policy      string         // of the cache; default DefaultPolicy
+	Lanes       int            // reader threads of the cache; default DefaultLanes
+	IO          string         // with a cache "direct" or "buffered" (default direct); without "mmap" (default) or "resident"
+	Force       bool           // take a budget below one token's working set, or above the memory available
+	Observer    store.Observer // told of the cache's reads and decisions; nil: nobody
 
 	CeilBytes int64 // an automatic budget goes no higher; 0: no ceiling
 	Available int64 // memory the process may take, for an automatic budget; 0: unknown
@@ -63,8 +63,8 @@ func (p SourcePlan) String() string {
 
 // OpenSource opens the model's expert source for a session with k experts per token. The session
 // that gets it closes it. A setting that cannot take effect is an error that says why.
-func (m *Model) OpenSource(c SourceConfig, k int) (moe.Source, SourcePlan, error) {
-	p := SourcePlan{WorkingSet: moe.WorkingSet(m.Layout, k)}
+func (m *Model) OpenSource(c SourceConfig, k int) (store.Source, SourcePlan, error) {
+	p := SourcePlan{WorkingSet: store.WorkingSet(m.Layout, k)}
 	auto := c.BudgetBytes < 0
 	if auto {
 		if err := m.autoBudget(&c, &p); err != nil {
@@ -81,8 +81,8 @@ func (m *Model) OpenSource(c SourceConfig, k int) (moe.Source, SourcePlan, error
 	if p.Lanes == 0 {
 		p.Lanes = DefaultLanes
 	}
-	if !slices.Contains(moe.Policies(), p.Policy) {
-		return nil, p, settingf("cache policy %q: want one of %s", p.Policy, strings.Join(moe.Policies(), ", "))
+	if !slices.Contains(store.Policies(), p.Policy) {
+		return nil, p, settingf("cache policy %q: want one of %s", p.Policy, strings.Join(store.Policies(), ", "))
 	}
 	if p.Lanes < 1 || p.Lanes > 256 {
 		return nil, p, settingf("%d reader lanes: want 1..256", p.Lanes)
@@ -104,7 +104,7 @@ func (m *Model) OpenSource(c SourceConfig, k int) (moe.Source, SourcePlan, error
 	default:
 		return nil, p, settingf("I/O %q with an expert cache: want direct or buffered", p.IO)
 	}
-	src, err := moe.NewCached(m.Layout, moe.CacheConfig{BudgetBytes: p.BudgetBytes, Policy: p.Policy, Lanes: p.Lanes,
+	src, err := store.NewCached(m.Layout, store.CacheConfig{BudgetBytes: p.BudgetBytes, Policy: p.Policy, Lanes: p.Lanes,
 		Direct: direct, Force: c.Force, MinBytes: p.WorkingSet, Observer: c.Observer})
 	if err != nil {
 		return nil, p, err
@@ -117,7 +117,7 @@ func (m *Model) OpenSource(c SourceConfig, k int) (moe.Source, SourcePlan, error
 	return src, p, nil
 }
 
-func (m *Model) openUncached(c SourceConfig, p SourcePlan, auto bool) (moe.Source, SourcePlan, error) {
+func (m *Model) openUncached(c SourceConfig, p SourcePlan, auto bool) (store.Source, SourcePlan, error) {
 	if !auto {
 		switch {
 		case c.Policy != "":
@@ -132,10 +132,10 @@ func (m *Model) openUncached(c SourceConfig, p SourcePlan, auto bool) (moe.Sourc
 	switch p.IO {
 	case "", "mmap":
 		p.IO = "mmap"
-		src, err := moe.NewMapped(m.Layout)
+		src, err := store.NewMapped(m.Layout)
 		return src, p, err
 	case "resident":
-		src, err := moe.NewResident(m.Layout)
+		src, err := store.NewResident(m.Layout)
 		if err == nil {
 			p.Notes = append(p.Notes, src.Notes()...)
 		}
@@ -144,7 +144,7 @@ func (m *Model) openUncached(c SourceConfig, p SourcePlan, auto bool) (moe.Sourc
 	if auto {
 		p.Notes = append(p.Notes, fmt.Sprintf("all experts fit in memory: no cache, so no %s reads", p.IO))
 		p.IO = "mmap"
-		src, err := moe.NewMapped(m.Layout)
+		src, err := store.NewMapped(m.Layout)
 		return src, p, err
 	}
 	return nil, p, settingf("I/O %q without an expert cache: want mmap or resident", p.IO)

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/engine/machine"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // Step is what one forward pass took: a decoded token, or a prompt chunk. Counters are what was added since the end of
@@ -34,7 +34,7 @@ type Step struct {
 	Hits, Misses int64
 	Evictions    int64
 
-	Prefetched, PrefetchUsed, PrefetchWasted int64 // experts, as moe.Stats has them
+	Prefetched, PrefetchUsed, PrefetchWasted int64 // experts, as store.Stats has them
 
 	Routed, Dropped   int64
 	Mass, MassDropped float64 // sums of routed weights
@@ -74,7 +74,7 @@ type Telemetry struct {
 	receive func(*Step) error
 	mem     *machine.RSSReader
 	sums    *opSums // of the session's Recorder; nil: a device's, which has none
-	src     moe.Source
+	src     store.Source
 	walk    Walk
 
 	start   time.Time
@@ -91,7 +91,7 @@ type Telemetry struct {
 
 // counters are the running totals that a step is the difference of.
 type counters struct {
-	src    moe.Stats
+	src    store.Stats
 	drops  DropCount
 	faults int64
 }

@@ -39,7 +39,7 @@ type LayerView struct {
 	FFNNorm        []float32
 	Router         Tensor // nExpert x nEmbd
 
-	Gate, Up, Down ExpertTensor // of the routed experts; the bytes come from a moe.Source
+	Gate, Up, Down ExpertTensor // of the routed experts; the bytes come from a store.Source
 
 	SharedGate                        []float32 // nEmbd; nil: no shared expert
 	SharedGateW, SharedUp, SharedDown Tensor

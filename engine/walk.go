@@ -5,6 +5,7 @@ import (
 
 	"sluice/kernels"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // Walk computes the forward passes of one session: it owns the key/value cache, the scratch memory and the last pass's
@@ -77,7 +78,7 @@ type WalkConfig struct {
 	Session SessionConfig // checked, with its defaults filled in
 	Router  *moe.Router   // of every layer, validated
 	Drop    *moe.Drop     // nil: nothing is dropped
-	Source  moe.Source
+	Source  store.Source
 	Rope    *kernels.RopeTable // of the session's context
 }
 

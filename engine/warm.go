@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // warm reads the dense matrices' pages of the file's mapping, and with experts theirs too, and locks them in
@@ -43,14 +43,14 @@ func (m *Model) warm(experts bool) (read, locked int64, err error) {
 func warmSink(byte) {}
 
 // warmExtents are where the matrices lie, in the order of the file's tensors.
-func (m *Model) warmExtents(experts bool) (all []moe.Extent) {
+func (m *Model) warmExtents(experts bool) (all []store.Extent) {
 	for _, t := range m.w.mats {
-		all = append(all, moe.Extent{File: t.Shard, Off: t.Offset, Len: t.Size})
+		all = append(all, store.Extent{File: t.Shard, Off: t.Offset, Len: t.Size})
 	}
 	if experts {
 		for _, layer := range m.Layout.Experts {
 			for _, e := range layer {
-				for _, x := range []moe.Extent{e.Gate, e.Up, e.Down} {
+				for _, x := range []store.Extent{e.Gate, e.Up, e.Down} {
 					if x.Len > 0 {
 						all = append(all, x)
 					}

@@ -12,6 +12,7 @@ import (
 	"sluice/engine"
 	"sluice/engine/synth"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // TestWarmStart: a loaded cache is deterministic: two runs from one state have the same tokens, drops and reads, and go
@@ -19,7 +20,7 @@ import (
 func TestWarmStart(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
-	for _, policy := range moe.Policies() {
+	for _, policy := range store.Policies() {
 		for _, prefetch := range []string{engine.PrefetchOff, engine.PrefetchNextLayer} {
 			t.Run("policy="+policy+"/prefetch="+prefetch, func(t *testing.T) { warmStart(t, m, ids, policy, prefetch) })
 		}
@@ -115,7 +116,7 @@ func TestWarmStartRefuses(t *testing.T) {
 		{"no file", filepath.Join(dir, "none"), "none", m, background, os.ErrNotExist},
 		{"cancelled", path, path, m, cancelled, context.Canceled},
 	} {
-		s := cachedSession(t, c.m, moe.WorkingSet(c.m.Layout, c.m.NExpertUsed), engine.SessionConfig{})
+		s := cachedSession(t, c.m, store.WorkingSet(c.m.Layout, c.m.NExpertUsed), engine.SessionConfig{})
 		if _, err := s.LoadCache(c.ctx, c.path); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // wave takes the experts that the source holds together from their arrival in memory to the residual
@@ -22,7 +22,7 @@ type wave struct {
 }
 
 type waveExpert struct {
-	weights moe.Expert
+	weights store.Expert
 	state   waveState
 	read    int // 1: it had to be read
 	rows    int // tokens that go to it

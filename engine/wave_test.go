@@ -9,12 +9,12 @@ import (
 
 	"sluice/engine"
 	"sluice/engine/synth"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // shuffledSource hands experts out in random order, some later than others, a few at a time.
 type shuffledSource struct {
-	moe.Source
+	store.Source
 	rng  *rand.Rand
 	left []int
 }
@@ -27,7 +27,7 @@ func (s *shuffledSource) Demand(layer int, experts []int32) (int, error) {
 
 func (s *shuffledSource) Ready() bool { return len(s.left) > 0 && s.rng.IntN(3) > 0 }
 
-func (s *shuffledSource) Next(context.Context) (int, moe.Expert, error) {
+func (s *shuffledSource) Next(context.Context) (int, store.Expert, error) {
 	i := s.left[0]
 	s.left = s.left[1:]
 	x, err := s.Expert(i)
@@ -53,7 +53,7 @@ func TestArrivalOrder(t *testing.T) {
 			for i := range ids {
 				ids[i] = int32(i * i % 300)
 			}
-			run := func(src moe.Source, threads int) []float32 {
+			run := func(src store.Source, threads int) []float32 {
 				s := newSession(t, m, engine.SessionConfig{Threads: threads, Source: src})
 				var out []float32
 				if err := s.PrefillAll(background, ids, func(_ int, l []float32) error { out = append(out, l...); return nil }); err != nil {
@@ -70,9 +70,9 @@ func TestArrivalOrder(t *testing.T) {
 			}
 			want := run(nil, 1)
 			for seed := range uint64(3) {
-				budget := moe.WorkingSet(m.Layout, g.Experts)
+				budget := store.WorkingSet(m.Layout, g.Experts)
 				if seed == 2 { // several waves a call
-					budget = moe.WorkingSet(m.Layout, 2)
+					budget = store.WorkingSet(m.Layout, 2)
 				}
 				src := openSource(t, m, engine.SourceConfig{BudgetBytes: budget, Force: true, IO: "buffered"})
 				got := run(&shuffledSource{Source: src, rng: rand.New(rand.NewPCG(seed, 1))}, 1+int(seed))
@@ -86,7 +86,7 @@ func TestArrivalOrder(t *testing.T) {
 
 // countingSource counts how often experts had to be read in one layer call after another.
 type countingSource struct {
-	moe.Source
+	store.Source
 	layer int
 	ids   []int32
 	read  map[[2]int]int
@@ -111,7 +111,7 @@ func TestPromptReadsExpertsOnce(t *testing.T) {
 	path := writeFile(t, "m.gguf", buildSynth(t, synth.Config{Arch: "qwen3moe", Type: "q8_0", Geometry: synth.Geometry{Layers: 6, Embd: 64,
 		Heads: 2, KVHeads: 2, HeadDim: 32, Experts: 32, Used: 4, FF: 64, Vocab: 300, Context: 1024}}))
 	m := openFile(t, path)
-	layer := moe.WorkingSet(m.Layout, 32) / 6
+	layer := store.WorkingSet(m.Layout, 32) / 6
 	ids := make([]int32, 512)
 	for i := range ids {
 		ids[i] = int32(i * i % 300)
@@ -120,7 +120,7 @@ func TestPromptReadsExpertsOnce(t *testing.T) {
 		budget   int64
 		prefetch string
 	}{{layer / 3, "off"}, {layer * 3 / 2, "off"}, {layer * 3, "off"}, {layer * 3, "next-layer"}, {layer * 3 / 2, "next-layer"}} {
-		for _, policy := range moe.Policies() {
+		for _, policy := range store.Policies() {
 			name := fmt.Sprintf("%+v %s", c, policy)
 			src := &countingSource{Source: openSource(t, m, engine.SourceConfig{BudgetBytes: c.budget, Force: true, Policy: policy}), read: map[[2]int]int{}}
 			s := newSession(t, m, engine.SessionConfig{Threads: 2, Batch: 512, Source: src, Prefetch: c.prefetch})

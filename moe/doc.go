@@ -1,7 +1,7 @@
-// Package moe is the core of a mixture-of-experts layer: it decides which experts a token goes to, which of the chosen
-// ones are not worth a read, and in which memory an expert's weights lie.
+// Package moe is the core of a mixture-of-experts layer: it decides which experts a token goes to, and which of the chosen
+// ones are not worth a read. In which memory an expert's weights lie is package store's matter, below it.
 //
-// The routing half takes one layer call (T rows of router logits) to a Table, in this order:
+// Routing takes one layer call (T rows of router logits) to a Table, in this order:
 //
 //	logits     T x NExpert              from the engine, float32
 //	select     Router, the recipe       T x K (expert, weight), slot order = descending selection score
@@ -12,9 +12,6 @@
 // (NewTableArm) is the form a device has: one pass from the logits to the table, in which a Selection exists only while
 // Call.Sel asks for one. They are two implementations of one contract, equal in every bit; they share kernels.Exp and
 // the drop threshold and nothing else that computes.
-//
-// The storage half keeps experts: a Source hands out the bytes of the experts of one call, from a mapping, from memory,
-// or from a cache of bounded size that reads what is missing and answers the residency question that dropping asks.
 //
 // The package knows no file format and no model: shapes, extents and policies come in as values, and nothing is logged.
 // It does not multiply matrices either; what an expert computes is the engine's business.

@@ -10,8 +10,8 @@ import (
 	"fmt"
 	"io"
 
-	"sluice/dump/whole"
 	"sluice/engine"
+	"sluice/internal/whole"
 )
 
 // Track numbers: a lane's is laneTrack + lane.

@@ -10,7 +10,7 @@ import (
 
 	"sluice/engine"
 	"sluice/engine/demo"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // TestTrace records a streamed decode and reads the file back as a viewer would.
@@ -25,7 +25,7 @@ func TestTrace(t *testing.T) {
 	}
 	defer m.Close()
 	rec := engine.NewRecorder(1<<12, 1<<12)
-	src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Lanes: 2, Observer: rec}, m.NExpertUsed)
+	src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Lanes: 2, Observer: rec}, m.NExpertUsed)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"sluice/dump/whole"
+	"sluice/internal/whole"
 )
 
 // Formats are the file extensions that Save knows.

@@ -10,6 +10,7 @@ import (
 
 	"sluice/dump"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // TraceConfig describes a route trace.
@@ -23,7 +24,7 @@ type TraceConfig struct {
 	Bytes                 int64 // with Turns 0: stop after the turn in which the file reaches this size
 
 	BudgetBytes int64   // of the cache that the recorded run had
-	Policy      string  // of moe.Policies()
+	Policy      string  // of store.Policies()
 	Frac        float64 // drop threshold of the recorded run, in decode
 	State       bool    // state the cache and the threshold in the preamble
 	Seed        uint64
@@ -37,7 +38,7 @@ func DefaultTrace(bytes int64) TraceConfig {
 
 // WriteTrace writes a route trace to path and returns its number of rows. The routing: an expert of a layer is chosen with
 // a probability that falls with its rank (a Zipf law), a decoded token keeps each expert of the one before with
-// probability 0.4, and weights are exponential, sorted and normalised. Residency, reads and drops are those of moe.Cache
+// probability 0.4, and weights are exponential, sorted and normalised. Residency, reads and drops are those of store.Cache
 // and moe.Drop.
 func WriteTrace(path string, c TraceConfig) (rows uint64, err error) {
 	if c.Layers < 1 || c.Used < 1 || c.Used > c.Experts || c.ExpertBytes < 1 || c.Prompt < 0 || c.Decode < 0 || c.Prompt+c.Decode < 1 ||
@@ -46,25 +47,25 @@ func WriteTrace(path string, c TraceConfig) (rows uint64, err error) {
 	}
 	g := &tracer{c: c, rng: rand.New(rand.NewPCG(c.Seed, 1)), resident: make([]uint8, c.Experts), read: make([]int64, c.Experts)}
 	meta := dump.TraceMeta{Model: "synthetic.gguf", Arch: "qwen3moe", NLayer: c.Layers, NExpert: c.Experts, NUsed: c.Used}
-	var layers []moe.CacheLayer
+	var layers []store.CacheLayer
 	for il := range c.Layers {
 		size := c.ExpertBytes
 		if c.Unequal && il >= c.Layers/2 {
 			size -= size / 8
 		}
 		meta.Layers = append(meta.Layers, dump.TraceLayer{Layer: il, ExpertBytes: size, DenseBytes: 4 * size})
-		layers = append(layers, moe.CacheLayer{Experts: c.Experts, SlotBytes: size})
+		layers = append(layers, store.CacheLayer{Experts: c.Experts, SlotBytes: size})
 		g.perm = append(g.perm, g.rng.Perm(c.Experts))
 	}
 	if c.State {
 		meta.Extra = [][2]string{{"cache_bytes", fmt.Sprint(c.BudgetBytes)}, {"cache_policy", c.Policy}, {"drop_frac", fmt.Sprint(c.Frac)}}
 	}
-	policy, err := moe.NewPolicy(c.Policy, c.Layers*c.Experts, c.BudgetBytes)
+	policy, err := store.NewPolicy(c.Policy, c.Layers*c.Experts, c.BudgetBytes)
 	if err != nil {
 		return 0, err
 	}
 	g.meta = &meta
-	if g.cache, err = moe.NewCache(policy, c.BudgetBytes, layers); err != nil {
+	if g.cache, err = store.NewCache(policy, c.BudgetBytes, layers); err != nil {
 		return 0, err
 	}
 	if g.w, err = dump.CreateTrace(path, meta); err != nil {
@@ -100,7 +101,7 @@ type tracer struct {
 	meta     *dump.TraceMeta
 	w        *dump.TraceWriter
 	rng      *rand.Rand
-	cache    *moe.Cache
+	cache    *store.Cache
 	perm     [][]int   // by layer: expert by rank
 	before   [][]int32 // by layer: experts of the token before
 	resident []uint8

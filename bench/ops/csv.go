@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"sluice/bench/profile"
-	"sluice/dump/whole"
 	"sluice/engine"
+	"sluice/internal/whole"
 	"sluice/kernels"
 )
 

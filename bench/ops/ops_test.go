@@ -17,6 +17,7 @@ import (
 	"sluice/engine/demo"
 	"sluice/kernels"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // record profiles the built-in model: resident, or through the smallest cache with experts dropped.
@@ -35,7 +36,7 @@ func record(t *testing.T, arm string, streamed bool, c Config) *Profile {
 	cfg := engine.SessionConfig{Threads: 2, Arm: arm, Recorder: rec}
 	if streamed {
 		cfg.Drop = moe.Drop{Frac: 1, Renorm: true}
-		cfg.Source, _, err = m.OpenSource(engine.SourceConfig{BudgetBytes: moe.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Observer: rec}, m.NExpertUsed)
+		cfg.Source, _, err = m.OpenSource(engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Observer: rec}, m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/dump/whole"
+	"sluice/internal/whole"
 )
 
 func referenceReport(t *testing.T) *Report {

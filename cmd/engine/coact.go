@@ -16,7 +16,7 @@ import (
 	"sluice/dump"
 	"sluice/dump/coact"
 	"sluice/dump/inspect"
-	"sluice/dump/whole"
+	"sluice/internal/whole"
 )
 
 type coactFlags struct {

@@ -12,7 +12,7 @@ import (
 
 	"sluice/engine"
 	"sluice/kernels"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // selDumpEnv arms the selection dump when --sel-dump is not typed.
@@ -109,7 +109,7 @@ func (f *cacheFlags) add(c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.mb, "cache-mb", "auto", "expert cache in MiB; 0: none; auto: none when all experts fit in memory")
 	fs.Int64Var(&f.ceilMB, "cache-ceil-mb", 0, "--cache-mb auto takes at most this many MiB (default: all but what it leaves free)")
-	fs.StringVar(&f.policy, "cache-policy", "", "what the expert cache evicts by: "+strings.Join(moe.Policies(), ", ")+" (default "+engine.DefaultPolicy+")")
+	fs.StringVar(&f.policy, "cache-policy", "", "what the expert cache evicts by: "+strings.Join(store.Policies(), ", ")+" (default "+engine.DefaultPolicy+")")
 	fs.StringVar(&f.io, "io", "", "expert reads: direct (default) or buffered with a cache; mmap: no cache, experts in the file's mapping")
 	fs.IntVar(&f.lanes, "io-threads", 0, fmt.Sprintf("reader lanes of the expert cache (default %d)", engine.DefaultLanes))
 	fs.StringVar(&f.prefetch, "prefetch", prefetchAuto, "experts of the next layer to read ahead: off, next-layer (what its router says of this layer's input) or last-token (what it chose for the token before); auto: next-layer where the experts do not all fit in the cache and the command drops none")

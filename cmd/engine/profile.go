@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice/bench/profile"
-	"sluice/dump/whole"
+	"sluice/internal/whole"
 )
 
 type profileFlags struct {

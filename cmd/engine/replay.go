@@ -16,7 +16,7 @@ import (
 	"sluice/dump"
 	"sluice/dump/replay"
 	"sluice/engine"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 type replayFlags struct {
@@ -66,7 +66,7 @@ drop and byte by byte ("reproduced: ..."); if they differ in anything the comman
 	fs.BoolVar(&f.cache, "cache", false, "replay caches instead of dropping")
 	fs.BoolVar(&f.live, "live", false, "with --cache: this engine's cache as it runs, instead of one batch a call")
 	fs.StringVar(&f.budgets, "budgets", "", "cache budgets in MiB, separated by commas (default: a sweep with --cache, else the recorded run's)")
-	fs.StringVar(&f.policies, "policies", "", "with --cache: "+strings.Join(replay.CachePolicies(), ",")+"; else and with --live: "+strings.Join(moe.Policies(), ",")+" (default: all with --cache, else the recorded run's)")
+	fs.StringVar(&f.policies, "policies", "", "with --cache: "+strings.Join(replay.CachePolicies(), ",")+"; else and with --live: "+strings.Join(store.Policies(), ",")+" (default: all with --cache, else the recorded run's)")
 	fs.Uint64Var(&f.seed, "seed", 1, "with --cache: seed of the policy random")
 	fs.BoolVar(&f.inPrefill, "drop-in-prefill", false, "let the dynamic replay drop in prompts too")
 	fs.StringVar(&f.against, "against", "", "trace of the same prompt recorded with dropping on, to hold the dynamic replay against")
@@ -121,7 +121,7 @@ func (f *replayFlags) run(c *cobra.Command, paths []string, io streams) error {
 	if err != nil {
 		return err
 	}
-	known := moe.Policies()
+	known := store.Policies()
 	if f.cache && !f.live {
 		known = replay.CachePolicies()
 	}

@@ -6,7 +6,7 @@ import (
 	"io"
 
 	"sluice/engine"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // The JSON documents of the verbs; docs/format/json.md describes them.
@@ -106,7 +106,7 @@ func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) SessionJS
 	return r
 }
 
-func hitRate(s moe.Stats) float64 {
+func hitRate(s store.Stats) float64 {
 	if s.Demanded == 0 {
 		return 0
 	}

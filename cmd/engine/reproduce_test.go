@@ -12,7 +12,7 @@ import (
 
 	"sluice/dump/replay"
 	"sluice/engine"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // skewedFile is a small model whose routers favour some experts: 4 layers of 32 experts of 102 kB, 4 used.
@@ -42,7 +42,7 @@ type reproduceDoc struct {
 // byte of it, whatever the policy, with experts read ahead and from a saved cache too.
 func TestReproduce(t *testing.T) {
 	file := skewedFile(t)
-	for _, policy := range moe.Policies() {
+	for _, policy := range store.Policies() {
 		for _, prefetch := range [][]string{nil, {engine.PrefetchLastToken}, {engine.PrefetchNextLayer}, {engine.PrefetchNextLayer, "1"}} {
 			state := filepath.Join(t.TempDir(), "state")
 			for _, loaded := range []bool{false, true} {

@@ -16,7 +16,7 @@ import (
 	"sluice/dump/replay"
 	"sluice/engine"
 	"sluice/engine/machine"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // streamFlags keep the expert cache from run to run, and log each step.
@@ -57,7 +57,7 @@ type stream struct {
 	ctx    context.Context
 	log    *engine.StepLog
 	tel    *engine.Telemetry
-	loaded *moe.Loaded
+	loaded *store.Loaded
 }
 
 // attach makes the next session keep to the flags.

@@ -13,8 +13,8 @@ import (
 
 	"sluice/bench/figure"
 	"sluice/bench/sweep"
-	"sluice/dump/whole"
 	"sluice/engine/machine"
+	"sluice/internal/whole"
 )
 
 type sweepFlags struct {

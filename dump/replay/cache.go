@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"sluice/dump"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // Order is how layer calls meet the cache; see the package comment.
@@ -89,7 +89,7 @@ func cache(name string, open func() (io.ReadCloser, error), c *CacheConfig) (*Ca
 		c.Order = OrderBatch
 	case OrderBatch:
 	case OrderLive:
-		known = moe.Policies()
+		known = store.Policies()
 	default:
 		return nil, fmt.Errorf("order %q: want %s or %s", c.Order, OrderBatch, OrderLive)
 	}

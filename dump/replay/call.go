@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // layerCall is one layer call, put together from its cells.
@@ -59,7 +59,7 @@ func (l *layerCall) checkAhead(g *geometry) error {
 
 // liveCache is the engine's cache, driven by recorded calls.
 type liveCache struct {
-	*moe.Cache
+	*store.Cache
 	g      *geometry
 	budget int64
 }

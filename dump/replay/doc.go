@@ -5,7 +5,7 @@
 //	        replay that drops while the cache runs, and what the recorded run really did beside both
 //	Cache   hit rates of eviction policies at byte budgets, and the LRU hit rate at every budget from one pass
 //
-// Decisions come from package moe: the rule for one row is moe.MarkRow, the live cache is moe.Cache with moe.NewPolicy's
+// Decisions come from package moe: the rule for one row is moe.MarkRow, the live cache is store.Cache with store.NewPolicy's
 // policies, so that a replay and a run cannot come to differ. Two orders of caching exist, and every result says which it
 // used:
 //

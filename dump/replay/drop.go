@@ -15,7 +15,7 @@ type DropConfig struct {
 
 	// The caches of the dynamic replay. No Budgets: the recorded run's, where its preamble names one.
 	Budgets  []int64  // bytes
-	Policies []string // of moe.Policies(); nil: the recorded run's, else the first of moe.Policies()
+	Policies []string // of store.Policies(); nil: the recorded run's, else the first of store.Policies()
 	// InPrefill lets the dynamic replay drop in prompts too, as --drop-in-prefill does in a run.
 	InPrefill bool
 	// Against is a run of the same prompt recorded with dropping on, whose reads the dynamic replay of this one is held

@@ -13,7 +13,7 @@ import (
 	"sluice/bench/gen"
 	"sluice/dump"
 	"sluice/dump/scripttest"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 func must(t testing.TB, err error) {
@@ -144,7 +144,7 @@ func TestDynamicIsTheRun(t *testing.T) {
 	for seed := range uint64(8) {
 		c := smallTrace(seed)
 		c.Unequal, c.Chunk = seed%2 == 0, []int{0, 3}[seed/2%2]
-		c.Policy = moe.Policies()[seed/4%2]
+		c.Policy = store.Policies()[seed/4%2]
 		c.Frac = 0.8
 		if seed == 3 {
 			c.Frac = 0

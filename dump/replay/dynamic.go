@@ -8,6 +8,7 @@ import (
 
 	"sluice/dump"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // Dynamic is the replay that runs the engine's cache while it drops, under one policy and budget.
@@ -176,7 +177,7 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta,
 		return d, nil
 	}
 	if len(policies) == 0 {
-		policies = []string{moe.Policies()[0]}
+		policies = []string{store.Policies()[0]}
 		if from.Policy != "" {
 			policies = []string{from.Policy}
 		}

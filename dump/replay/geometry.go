@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"sluice/dump"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // maxIDs bounds the experts of all layers together: a replay keeps state for each, and for each policy and budget again.
@@ -150,17 +150,17 @@ func (g *geometry) tokenBytes(size []int64) int64 {
 
 // newLiveCache is the engine's cache over this trace's experts, as it begins.
 func (g *geometry) newLiveCache(policy string, budget int64, start *Start) (*liveCache, error) {
-	p, err := moe.NewPolicy(policy, g.ids, budget)
+	p, err := store.NewPolicy(policy, g.ids, budget)
 	if err != nil {
 		return nil, err
 	}
-	layers := make([]moe.CacheLayer, len(g.size))
+	layers := make([]store.CacheLayer, len(g.size))
 	for i, s := range g.slot {
 		if g.size[i] > 0 {
-			layers[i] = moe.CacheLayer{Experts: g.nExpert, SlotBytes: s}
+			layers[i] = store.CacheLayer{Experts: g.nExpert, SlotBytes: s}
 		}
 	}
-	c, err := moe.NewCache(p, budget, layers)
+	c, err := store.NewCache(p, budget, layers)
 	if err != nil {
 		return nil, err
 	}

@@ -16,10 +16,11 @@ import (
 	"sluice/engine/gguf"
 	"sluice/engine/tokenizer"
 	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // liveRun generates with the built-in model, two turns of prompt and answer, and returns the trace's path and the counters.
-func liveRun(t *testing.T, policy string, budget int64, drop moe.Drop, inPrefill bool, prefetch string) (string, moe.Stats, engine.DropCount) {
+func liveRun(t *testing.T, policy string, budget int64, drop moe.Drop, inPrefill bool, prefetch string) (string, store.Stats, engine.DropCount) {
 	t.Helper()
 	f, err := gguf.Parse(demo.Name, demo.Model())
 	must(t, err)
@@ -32,8 +33,8 @@ func liveRun(t *testing.T, policy string, budget int64, drop moe.Drop, inPrefill
 	var slots []string
 	for il := range m.NLayer {
 		meta.Layers = append(meta.Layers, dump.TraceLayer{Layer: il, ExpertBytes: m.Layout.ExpertBytes(il), DenseBytes: m.LayerDenseBytes(il)})
-		one := moe.Layout{Files: m.Layout.Files, Experts: m.Layout.Experts[il : il+1]}
-		slots = append(slots, strconv.FormatInt(moe.WorkingSet(&one, 1), 10))
+		one := store.Layout{Files: m.Layout.Files, Experts: m.Layout.Experts[il : il+1]}
+		slots = append(slots, strconv.FormatInt(store.WorkingSet(&one, 1), 10))
 	}
 	meta.Ahead = prefetch != engine.PrefetchOff
 	meta.Extra = [][2]string{{replay.SlotBytesKey, strings.Join(slots, ",")}, {"cache_bytes", strconv.FormatInt(budget, 10)},
@@ -81,8 +82,8 @@ func TestLivePredictsRuns(t *testing.T) {
 	budgets := []int64{300 << 10, 1 << 20, 2 << 20, 3 << 20, 4 << 20}
 	for _, prefetch := range engine.PrefetchModes() {
 		var first string
-		runs := make(map[string]moe.Stats)
-		for _, policy := range moe.Policies() {
+		runs := make(map[string]store.Stats)
+		for _, policy := range store.Policies() {
 			for _, b := range budgets {
 				path, st, _ := liveRun(t, policy, b, moe.Drop{}, false, prefetch)
 				first = path // of the largest budget

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
-// CachePolicies returns the names that CacheConfig.Policies takes under OrderBatch. Under OrderLive it is moe.Policies().
+// CachePolicies returns the names that CacheConfig.Policies takes under OrderBatch. Under OrderLive it is store.Policies().
 //
 //	belady    evicts what is used again last, if ever: the best that can be done where all experts have one size
 //	lru, slru the engine's own
@@ -64,7 +64,7 @@ func newEvictor(name string, ids int, budget int64, seed uint64) (evictor, error
 	case "layer":
 		name = "lru"
 	}
-	p, err := moe.NewPolicy(name, ids, budget)
+	p, err := store.NewPolicy(name, ids, budget)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func newEvictor(name string, ids int, budget int64, seed uint64) (evictor, error
 
 // liveEvictor is one of the engine's policies.
 type liveEvictor struct {
-	p     moe.Policy
+	p     store.Policy
 	batch uint64
 	mark  []uint64 // by id: the batch that had it last
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"sluice/dump"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // Recorded is what a run really did, by its own trace.
@@ -55,7 +55,7 @@ func (r *Recorded) began() string {
 // policy is the run's, or the one of a run that does not say.
 func (r *Recorded) policy() string {
 	if r.Policy == "" {
-		return moe.Policies()[0]
+		return store.Policies()[0]
 	}
 	return r.Policy
 }

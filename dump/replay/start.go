@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"sluice/dump"
-	"sluice/moe"
+	"sluice/moe/store"
 )
 
 // Preamble keys that a replay of the run needs, beside SlotBytesKey.
@@ -21,7 +21,7 @@ type Start struct {
 	Name  string // of the file, for messages
 	Model string // what TensorTableKey has of the model that it belongs to
 	Sum   string // its checksum, as StateSumKey has it
-	State moe.CacheState
+	State store.CacheState
 }
 
 // check refuses the state of another model than the trace's. note says what could not be checked.
@@ -37,7 +37,7 @@ func (s *Start) check(m *dump.TraceMeta) (note string, err error) {
 }
 
 // begin puts a new cache into the state; nil: it stays empty.
-func (s *Start) begin(c *moe.Cache) error {
+func (s *Start) begin(c *store.Cache) error {
 	if s == nil {
 		return nil
 	}

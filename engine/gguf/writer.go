@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 
-	"sluice/dump/whole"
+	"sluice/internal/whole"
 	"sluice/kernels"
 )
 

@@ -1,4 +1,4 @@
-package moe
+package store
 
 // The protected segment's share of the budget, in percent: what the W-TinyLFU paper (Einziger, Friedman, Manes: TinyLFU,
 // a highly efficient cache admission policy, 2017) gives the hot segment of its main cache. The remaining fifth is where

@@ -1,4 +1,4 @@
-package moe
+package store
 
 // Memory is a copy of byte ranges of files in anonymous memory outside the Go heap, in large pages
 // where the system gives them. The engine holds dense weights in it; experts have NewResident.

@@ -1,4 +1,4 @@
-package moe
+package store
 
 // lru evicts the expert whose last use is the longest ago.
 type lru struct {
