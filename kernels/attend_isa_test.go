@@ -206,8 +206,8 @@ func TestAttendBlockDoesNotAllocate(t *testing.T) {
 	onEachISA(t, test)
 }
 
-// BenchmarkAttendBlock counts the bytes of keys and values once a call, and the products of both steps.
-func BenchmarkAttendBlock(b *testing.B) {
+// BenchmarkAttendTiles counts the bytes of keys and values once a call, and the products of both steps.
+func BenchmarkAttendTiles(b *testing.B) {
 	const headDim = 128
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, group := range []int{1, 8} {
@@ -215,23 +215,26 @@ func BenchmarkAttendBlock(b *testing.B) {
 			for _, n := range []int{64, 512, 2048} {
 				q, out := normals(r, nTok*group*headDim), make([]float32, nTok*group*headDim)
 				size := (n + nTok) * headDim
-				k16, _ := halves(normals(r, size))
-				v16, _ := halves(normals(r, size))
-				k8 := Q8{Q: make([]int8, size), D: make([]float32, size/32)}
-				for _, kv := range []string{"f16", "q8_0"} {
-					bytes := 4 * size
-					if kv == "q8_0" {
-						bytes = 2 * (size + size/8)
+				kv := TiledKV{Step: KVTile * headDim}
+				for t := range (n + nTok + KVTile - 1) / KVTile {
+					kv.Tiles = append(kv.Tiles, int32(t))
+				}
+				room := len(kv.Tiles) * kv.Step
+				kv16, kv8 := kv, kv
+				kv16.K16, _ = halves(normals(r, room))
+				kv16.V16, _ = halves(normals(r, room))
+				kv8.K8 = Q8{Q: make([]int8, room), D: make([]float32, room/32)}
+				kv8.V8 = kv8.K8
+				for _, form := range []string{"f16", "q8_0"} {
+					bytes, kv := 4*size, &kv16
+					if form == "q8_0" {
+						bytes, kv = 2*(size+size/8), &kv8
 					}
-					benchEachISA(b, fmt.Sprintf("kv=%s/heads=%d/headdim=%d/tokens=%d/n=%d", kv, group, headDim, nTok, n), func(b *testing.B) {
+					benchEachISA(b, fmt.Sprintf("kv=%s/heads=%d/headdim=%d/tokens=%d/n=%d", form, group, headDim, nTok, n), func(b *testing.B) {
 						b.ReportAllocs()
 						b.SetBytes(int64(bytes))
 						for b.Loop() {
-							if kv == "q8_0" {
-								AttendBlockQ8(out, q, nTok, group*headDim, k8, k8, headDim, headDim, n, group, 0.088)
-							} else {
-								AttendBlockF16(out, q, nTok, group*headDim, k16, v16, headDim, headDim, n, group, 0.088)
-							}
+							AttendTiles(out, q, nTok, group*headDim, kv, headDim, n, group, 0, 0.088)
 						}
 						b.ReportMetric(2*float64(headDim*group*nTok*(n+nTok/2))*float64(b.N)/b.Elapsed().Seconds()/1e9, "GMAC/s")
 					})

@@ -22,6 +22,6 @@ func quantise(q []int8, d []float32, sums []int16, x []float32, blk int) {
 }
 func mulFloat(c *mul) { mulFloatGeneric(c) }
 
-func (s *attendState) tile(out, q []float32, kv *keyValues, headDim, stride, p0, tile int, factor float32) {
-	s.tileGeneric(out, q, kv, headDim, stride, p0, tile, factor)
+func (s *attendState) tile(out, q []float32, kv *keyValues, headDim, p0, tile int, factor float32) {
+	s.tileGeneric(out, q, kv, headDim, p0, tile, factor)
 }
