@@ -18,25 +18,26 @@ import (
 	"sluice/engine/demo"
 	"sluice/engine/enginetest"
 	"sluice/engine/machine"
+	"sluice/engine/model"
 	"sluice/moe/store"
 )
 
 // openDemo opens the built-in model from a file, so that its experts can be streamed.
-func openDemo(t testing.TB) *engine.Model {
+func openDemo(t testing.TB) *model.Model {
 	t.Helper()
 	return enginetest.OpenFile(t, enginetest.WriteFile(t, demo.Name, demo.Model()))
 }
 
-func subject(t testing.TB, m *engine.Model, v Variant, budget int64) Subject {
+func subject(t testing.TB, m *model.Model, v Variant, budget int64) Subject {
 	t.Helper()
-	cfg := engine.SessionConfig{Threads: v.Threads, Arm: v.Arm}
+	cfg := engine.Config{Threads: v.Threads, Arm: model.Arm(v.Arm)}
 	if budget > 0 {
 		var err error
-		if cfg.Source, _, err = m.OpenSource(engine.SourceConfig{BudgetBytes: budget, IO: "buffered"}, m.NExpertUsed); err != nil {
+		if cfg.Source, _, err = engine.OpenSource(m, engine.SourceConfig{BudgetBytes: budget, IO: "buffered"}, m.NExpertUsed); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s, err := m.NewSession(cfg)
+	s, err := engine.NewSession(m, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func TestMeasureSpeed(t *testing.T) {
 	}
 	d := got[1] // tg3 of host: memory bound
 	if l := d.Limit; l == nil || l.Bandwidth != 4e10 || l.Flops != 2e11 || l.Bound != "memory" ||
-		math.Abs(l.TPS/(4e10/(d.WeightBytes+2*float64(m.KVBytes(engine.SessionConfig{Ctx: 1}))))-1) > 1e-12 || l.Fraction != d.TPS/l.TPS {
+		math.Abs(l.TPS/(4e10/(d.WeightBytes+2*float64(engine.KVBytes(m, engine.Config{Ctx: 1}))))-1) > 1e-12 || l.Fraction != d.TPS/l.TPS {
 		t.Errorf("limit %+v of %+v", l, d)
 	}
 	if l := got[3].Limit; l.Bound != "compute" || !(l.TPS < 2e11/(2*w.ActiveParams())) {
@@ -296,7 +297,7 @@ func TestRecordRun(t *testing.T) {
 		dir := t.TempDir()
 		c.OpsCSV, c.ChromeTrace = filepath.Join(dir, "ops.csv"), filepath.Join(dir, "trace.json")
 		rec := c.NewRecorder(m, 16)
-		s, err := m.NewSession(engine.SessionConfig{Ctx: 64, Batch: 16, Threads: 2, Recorder: rec})
+		s, err := engine.NewSession(m, engine.Config{Ctx: 64, Batch: 16, Threads: 2, Recorder: rec})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,7 @@ import (
 
 	"sluice/bench/probe"
 	"sluice/bench/roofline"
-	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // Limit is what the machine would allow at a result's number of threads: the roofline without overlap of its two sides.
@@ -32,7 +32,7 @@ func Probe(ctx context.Context, results []Speed, available int64) (*probe.Result
 // SetLimits fills in the limits. A token must read the weights that it did read and its keys and values, and multiply with
 // its active parameters (two operations each, and four for each value of attention); used is experts per token where a
 // result does not say. Reads from storage are not in it: a streamed run's fraction says how far it is from the same run in memory.
-func SetLimits(results []Speed, m *engine.Model, used int, p *probe.Result) error {
+func SetLimits(results []Speed, m *model.Model, used int, p *probe.Result) error {
 	_, w, err := roofline.FromGGUF(m.File, 2)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // Variant is one setting of the options that change a run.
@@ -116,8 +117,8 @@ func (v Variant) keys() [][2]string {
 }
 
 // SessionBytes is the memory that a session of its own needs: expert cache or a copy of all experts, and keys and values.
-func SessionBytes(m *engine.Model, source engine.SourceConfig, cfg engine.SessionConfig) int64 {
-	n := m.KVBytes(cfg)
+func SessionBytes(m *model.Model, source engine.SourceConfig, cfg engine.Config) int64 {
+	n := engine.KVBytes(m, cfg)
 	switch {
 	case source.BudgetBytes > 0:
 		n += source.BudgetBytes

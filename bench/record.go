@@ -7,6 +7,7 @@ import (
 	"sluice/bench/chrometrace"
 	"sluice/bench/ops"
 	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // RecordConfig says what a recorded run does and where it goes.
@@ -26,7 +27,7 @@ const (
 )
 
 // NewRecorder has room for the run, within bounds: of a longer one the end is kept.
-func (c RecordConfig) NewRecorder(m *engine.Model, batch int) *engine.Recorder {
+func (c RecordConfig) NewRecorder(m *model.Model, batch int) *model.Recorder {
 	const perLayer = 20    // ops of a layer, shared expert and some cut passes included
 	const passesChunk = 10 // that a long chunk may be cut into
 	passes := c.Decode + ops.DefaultReplays + 2 + passesChunk*((c.Prompt+c.Depth)/batch+2)
@@ -35,13 +36,13 @@ func (c RecordConfig) NewRecorder(m *engine.Model, batch int) *engine.Recorder {
 	if c.ChromeTrace != "" {
 		reads = min(maxRecordedReads, 3*m.NExpert*m.NLayer+3*m.NExpertUsed*m.NLayer*(c.Decode+ops.DefaultReplays+2))
 	}
-	return engine.NewRecorder(n, reads)
+	return model.NewRecorder(n, reads)
 }
 
 // RecordRun runs the prompt and the decode on random tokens in a session that has the recorder, then the profiled pass
 // twice and more (ops.Record): one decode step behind the prompt, or the prompt. It writes the files and returns what it has
 // to say. Nothing is timed here: recorded and unrecorded figures never share a table.
-func RecordRun(ctx context.Context, s *engine.Session, rec *engine.Recorder, m *engine.Model, c RecordConfig) (notes []string, err error) {
+func RecordRun(ctx context.Context, s *engine.Session, rec *model.Recorder, m *model.Model, c RecordConfig) (notes []string, err error) {
 	s.Reset()
 	ids := tokens(c.Seed, 1, c.Depth+c.Prompt+c.Decode, m.NVocab)
 	if n := c.Depth + c.Prompt; n > 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/kernels"
 )
 
@@ -52,7 +53,7 @@ type Speed struct {
 
 	ttft  []float64
 	kv    float64 // bytes of keys and values that a token needs
-	drops engine.DropCount
+	drops model.DropCount
 }
 
 // prefill says which of the two kinds a test is.
@@ -62,7 +63,7 @@ func (r *Speed) prefill() bool { return r.Test[0] == 'p' }
 // expert cache stays warm). Rounds interleave tests and subjects, so that a drift of the machine hits all alike. Decode
 // feeds random ids, since a model's own greedy text soon repeats itself and then asks for the same experts again and again.
 // Results come subject by subject; progress, if not nil, is told of each finished round, warm-up included.
-func MeasureSpeed(ctx context.Context, m *engine.Model, subjects []Subject, c SpeedConfig, progress func(round, of int)) ([]Speed, error) {
+func MeasureSpeed(ctx context.Context, m *model.Model, subjects []Subject, c SpeedConfig, progress func(round, of int)) ([]Speed, error) {
 	if c.Repeat < 1 || c.WarmUp < 0 {
 		return nil, fmt.Errorf("bench: %d rounds, %d to warm up: want 1 or more, 0 or more", c.Repeat, c.WarmUp)
 	}
@@ -73,7 +74,7 @@ func MeasureSpeed(ctx context.Context, m *engine.Model, subjects []Subject, c Sp
 	if err != nil {
 		return nil, err
 	}
-	kvToken := float64(m.KVBytes(engine.SessionConfig{Ctx: 1, KV: subjects[0].Session.Config().KV}))
+	kvToken := float64(engine.KVBytes(m, engine.Config{Ctx: 1, KV: subjects[0].Session.Config().KV}))
 	out := make([]Speed, 0, len(subjects)*len(tests))
 	for _, s := range subjects {
 		for _, t := range tests {

@@ -7,6 +7,7 @@ import (
 
 	"sluice/dump/replay"
 	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // TopK is what fewer experts a token would give for the bytes that a dropping setting reads: read off straight lines
@@ -70,7 +71,7 @@ func CompareTopK(results []Speed) {
 }
 
 // Feed takes a session through the tokens of each test's first counted round, for a recording.
-func Feed(ctx context.Context, s *engine.Session, m *engine.Model, c SpeedConfig) error {
+func Feed(ctx context.Context, s *engine.Session, m *model.Model, c SpeedConfig) error {
 	tests, err := c.tests()
 	if err != nil {
 		return err
@@ -104,7 +105,7 @@ func SetWeightLost(results []Speed, rep *replay.DropReport) {
 }
 
 // dropped adds what a timed round dropped.
-func (r *Speed) dropped(before, after engine.DropCount) {
+func (r *Speed) dropped(before, after model.DropCount) {
 	r.drops.Routed += after.Routed - before.Routed
 	r.drops.Dropped += after.Dropped - before.Dropped
 	r.drops.Mass += after.Mass - before.Mass

@@ -65,11 +65,11 @@ func TestCompareTopK(t *testing.T) {
 func TestMeasureDropping(t *testing.T) {
 	m := openDemo(t)
 	open := func(v Variant) Subject {
-		src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: 4 << 20, IO: "buffered"}, m.NExpertUsed)
+		src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: 4 << 20, IO: "buffered"}, m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := m.NewSession(engine.SessionConfig{Threads: 1, Source: src, NExpertUsed: v.NExpertUsed, Drop: moe.Drop{Frac: v.Drop, Renorm: true}})
+		s, err := engine.NewSession(m, engine.Config{Threads: 1, Source: src, NExpertUsed: v.NExpertUsed, Drop: moe.Drop{Frac: v.Drop, Renorm: true}})
 		if err != nil {
 			t.Fatal(err)
 		}

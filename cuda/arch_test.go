@@ -43,8 +43,8 @@ func TestCUDAEveryArch(t *testing.T) {
 					bound = 0.08
 				}
 				d := openDevice(t, cuda.Options{})
-				got := everyLogit(t, newSession(t, m, engine.SessionConfig{Device: d, Ctx: 64, Batch: 16}), ids)
-				want := everyLogit(t, newSession(t, m, engine.SessionConfig{ExactActs: true, Ctx: 64, Batch: 16}), ids)
+				got := everyLogit(t, newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 16}), ids)
+				want := everyLogit(t, newSession(t, m, engine.Config{ExactActs: true, Ctx: 64, Batch: 16}), ids)
 				var diff, sum float64
 				for i, w := range want {
 					diff += (float64(got[i]) - float64(w)) * (float64(got[i]) - float64(w))

@@ -12,6 +12,7 @@ import (
 	"sluice/cuda"
 	"sluice/cuda/driver"
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 )
 
@@ -36,7 +37,7 @@ var benchSettings = []benchSetting{
 // clock begins before the first token and ends behind the last; between rounds the session keeps its weights and caches.
 func BenchmarkCUDASession(b *testing.B) {
 	prompt, tokens := 512, 128
-	var m *engine.Model
+	var m *model.Model
 	if path := os.Getenv("SLUICE_BENCH_MODEL"); path != "" {
 		m = openFile(b, path)
 	} else {
@@ -58,7 +59,7 @@ func BenchmarkCUDASession(b *testing.B) {
 				o.CacheBytes = expertBytes(m) * int64(m.NLayer*m.NExpert) / set.shared
 			}
 			d := openDevice(b, o)
-			s := newSession(b, m, engine.SessionConfig{Device: d, Arm: set.arm, Ctx: prompt + tokens + 1})
+			s := newSession(b, m, engine.Config{Device: d, Arm: set.arm, Ctx: prompt + tokens + 1})
 			var pp, tg []float64
 			var got []int32
 			var spent driver.Counters

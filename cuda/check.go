@@ -8,12 +8,13 @@ import (
 
 	dev "sluice/cuda/kernels"
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
 )
 
 // checkModel refuses a model that the device's kernels do not compute, naming the tensor and its type or the number.
-func checkModel(m *engine.Model, v *engine.WeightView) error {
+func checkModel(m *model.Model, v *engine.WeightView) error {
 	name := m.File.Name()
 	matrix := func(tensor string, t kernels.Type, cols int) error {
 		switch {
@@ -50,7 +51,7 @@ func checkModel(m *engine.Model, v *engine.WeightView) error {
 }
 
 // checkRouter refuses what the table arm cannot follow.
-func checkRouter(m *engine.Model, r *moe.Router) error {
+func checkRouter(m *model.Model, r *moe.Router) error {
 	if err := dev.Routable(r); err != nil {
 		return fmt.Errorf("cuda: %s: %w (the host arm can)", m.File.Name(), err)
 	}

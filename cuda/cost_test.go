@@ -11,10 +11,11 @@ import (
 	"sluice/cuda"
 	"sluice/cuda/driver"
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 )
 
-func narrowModel(t testing.TB, arch, typ string) *engine.Model {
+func narrowModel(t testing.TB, arch, typ string) *model.Model {
 	t.Helper()
 	g := narrow
 	switch arch {
@@ -33,7 +34,7 @@ func narrowData(t testing.TB) []byte {
 }
 
 // spent is what f asks of the driver.
-func spent(t testing.TB, d engine.Device, f func()) driver.Counters {
+func spent(t testing.TB, d model.Device, f func()) driver.Counters {
 	t.Helper()
 	c := d.(*cuda.Device)
 	before := c.Counters()
@@ -51,7 +52,7 @@ func TestCUDANothingReturns(t *testing.T) {
 		for _, graph := range []bool{false, true} {
 			t.Run(fmt.Sprintf("armed=%v/graph=%v", armed, graph), func(t *testing.T) {
 				d := openDevice(t, cuda.Options{NoGraph: !graph})
-				cfg := engine.SessionConfig{Device: d, Ctx: 128, Batch: 16}
+				cfg := engine.Config{Device: d, Ctx: 128, Batch: 16}
 				if armed {
 					cfg.SelDump, _ = armTaps(t, m, t.TempDir())
 				}
@@ -114,7 +115,7 @@ func TestCUDANothingReturns(t *testing.T) {
 func TestCUDADecodeAllocates(t *testing.T) {
 	m := narrowModel(t, "qwen3moe", "f16")
 	d := openDevice(t, cuda.Options{})
-	s := newSession(t, m, engine.SessionConfig{Device: d, Ctx: 128})
+	s := newSession(t, m, engine.Config{Device: d, Ctx: 128})
 	id := int32(1)
 	step := func() {
 		var err error
@@ -141,11 +142,11 @@ func TestCUDALeaks(t *testing.T) {
 		}
 		free := int64(0)
 		for i := range 34 {
-			cfg := engine.SessionConfig{Device: d, Ctx: 64, Batch: 8, Arm: []string{"host", "table"}[i%2]}
+			cfg := engine.Config{Device: d, Ctx: 64, Batch: 8, Arm: []string{"host", "table"}[i%2]}
 			if i%3 == 0 {
 				cfg.SelDump, cfg.Trace = armTaps(t, m, t.TempDir())
 			}
-			s, err := m.NewSession(cfg)
+			s, err := engine.NewSession(m, cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,7 +181,7 @@ func TestCUDALeaks(t *testing.T) {
 func TestCUDARepeats(t *testing.T) {
 	m := narrowModel(t, "qwen2moe", "f16")
 	d := openDevice(t, cuda.Options{CacheBytes: 4 * expertBytes(m)})
-	s := newSession(t, m, engine.SessionConfig{Device: d, Ctx: 64, Batch: 16})
+	s := newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 16})
 	ids := randomIDs(m, 9, 20)
 	var first string
 	runs := 20

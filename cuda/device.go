@@ -8,6 +8,7 @@ import (
 
 	"sluice/cuda/driver"
 	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // Options say which device to take, and what of it. The zero value is the first device, and as many experts on it as
@@ -24,7 +25,7 @@ type Options struct {
 	NoOverlap bool // never copy experts while something of their layer is computed
 }
 
-// Device is an open device, which implements engine.Device. It keeps the weights of one model: those of the model that a
+// Device is an open device, which implements model.Device. It keeps the weights of one model: those of the model that a
 // session was last opened for.
 type Device struct {
 	drv    *driver.Device
@@ -35,9 +36,9 @@ type Device struct {
 }
 
 // New takes a device. Errors of the driver, of its version and of the device's kind are those of driver.Open.
-func New(o Options) (engine.Device, error) {
+func New(o Options) (model.Device, error) {
 	if o.CacheBytes < 0 {
-		return nil, engine.Settingf("device expert cache of %d bytes: want 0 (as much as there is) or more", o.CacheBytes)
+		return nil, model.Settingf("device expert cache of %d bytes: want 0 (as much as there is) or more", o.CacheBytes)
 	}
 	drv, err := driver.Open(o.Image, o.Ordinal)
 	if err != nil {
@@ -84,7 +85,7 @@ func (d *Device) unload() error {
 }
 
 // open returns the model's weights on the device, bringing them if another model's, or none, are here.
-func (d *Device) open(m *engine.Model) (*weights, error) {
+func (d *Device) open(m *model.Model) (*weights, error) {
 	if d.loaded != nil && d.loaded.model == m {
 		return d.loaded, nil
 	}
@@ -109,7 +110,7 @@ func (d *Device) open(m *engine.Model) (*weights, error) {
 	return s, nil
 }
 
-// NewWalk implements engine.Device.
+// NewWalk implements model.Device.
 func (d *Device) NewWalk(c engine.WalkConfig) (engine.Walk, error) {
 	var w *walk
 	err := d.drv.Do(func() (err error) {

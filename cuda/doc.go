@@ -1,4 +1,4 @@
-// Package cuda computes a session's forward passes on an NVIDIA device: it implements engine.Device over the packages
+// Package cuda computes a session's forward passes on an NVIDIA device: it implements model.Device over the packages
 // cuda/driver (the device) and cuda/kernels (what runs on it). All of it but this comment is behind the build tag cuda.
 //
 // A model's dense weights are copied to the device once, in the layout that its kernels read (store.go). Routed experts

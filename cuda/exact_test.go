@@ -14,6 +14,7 @@ import (
 	"sluice/cuda"
 	"sluice/engine"
 	"sluice/engine/enginetest"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 	"sluice/moe"
 	"sluice/moe/store"
@@ -44,14 +45,14 @@ type exactResult struct {
 	tokens      []int32
 	logits      []byte // of the last step of each turn
 	dump, trace []byte
-	drops       engine.DropCount
-	stats       engine.DeviceStats
+	drops       model.DropCount
+	stats       model.DeviceStats
 	read        int64 // bytes that the source has read
 }
 
 // expertBytes is the device memory of one expert of a model whose layers are alike: each matrix begins at a multiple of
 // 256.
-func expertBytes(m *engine.Model) (n int64) {
+func expertBytes(m *model.Model) (n int64) {
 	x := m.Layout.Experts[0][0]
 	for _, t := range []store.Extent{x.Gate, x.Up, x.Down} {
 		n += (t.Len + 255) &^ 255
@@ -60,7 +61,7 @@ func expertBytes(m *engine.Model) (n int64) {
 }
 
 // runExact runs two turns: a prompt and some tokens, then a second prompt on the warm caches and some more.
-func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) (r exactResult) {
+func runExact(t *testing.T, m *model.Model, ids []int32, c exactCase) (r exactResult) {
 	t.Helper()
 	opt := cuda.Options{NoGraph: c.noGraph, NoOverlap: c.noOverlap}
 	if c.slots > 0 {
@@ -68,20 +69,20 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) (r exactR
 	}
 	d := openDevice(t, opt)
 	defer d.Close()
-	cfg := engine.SessionConfig{Device: d, Arm: c.arm, Batch: c.chunk, Ctx: 256, DropInPrefill: c.inPrefill, Drop: moe.Drop{Frac: c.drop, Renorm: true}}
+	cfg := engine.Config{Device: d, Arm: c.arm, Batch: c.chunk, Ctx: 256, DropInPrefill: c.inPrefill, Drop: moe.Drop{Frac: c.drop, Renorm: true}}
 	sc := engine.SourceConfig{}
 	if c.host > 0 {
 		sc = engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, c.host), Policy: "lru", Lanes: 2, IO: "buffered", Force: true}
 	}
 	var err error
-	if cfg.Source, _, err = m.OpenSource(sc, m.NExpertUsed); err != nil {
+	if cfg.Source, _, err = engine.OpenSource(m, sc, m.NExpertUsed); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	if !c.disarm {
 		cfg.SelDump, cfg.Trace = armTaps(t, m, dir)
 	}
-	s, err := m.NewSession(cfg)
+	s, err := engine.NewSession(m, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +121,7 @@ func sortedChunks(b []byte, size int) []byte {
 	return bytes.Join(recs, nil)
 }
 
-func randomIDs(m *engine.Model, seed uint64, n int) []int32 {
+func randomIDs(m *model.Model, seed uint64, n int) []int32 {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	ids := make([]int32, n)
 	for i := range ids {
@@ -131,7 +132,7 @@ func randomIDs(m *engine.Model, seed uint64, n int) []int32 {
 
 // same compares a run with one that may not differ. What depends on the chunk is compared where that is the same, and the
 // trace where the host's cache, whose state it records, is.
-func same(t *testing.T, m *engine.Model, c, base exactCase, got, want exactResult) {
+func same(t *testing.T, m *model.Model, c, base exactCase, got, want exactResult) {
 	t.Helper()
 	if !slices.Equal(got.tokens, want.tokens) {
 		t.Errorf("%v: tokens %v, want %v", c, got.tokens, want.tokens)
@@ -263,7 +264,7 @@ func TestCUDADrops(t *testing.T) {
 			t.Fatalf("%v: %+v: the case tests nothing", base, want.drops)
 		}
 		for _, slots := range []int{0, 3, 18} {
-			for _, arm := range []string{"host", "table"} {
+			for _, arm := range []model.Arm{"host", "table"} {
 				c := base
 				c.arm, c.slots = arm, slots
 				got := runExact(t, m, ids, c)

@@ -21,6 +21,7 @@ import (
 	"sluice/cuda/driver"
 	"sluice/engine"
 	"sluice/engine/gguf"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 	"sluice/kernels"
 	"sluice/moe"
@@ -44,7 +45,7 @@ func child(t *testing.T, env ...string) bool {
 }
 
 // spoiled is a synthetic model in which one float16 weight is another.
-func spoiled(t testing.TB, arch, name string, at int, v float32) *engine.Model {
+func spoiled(t testing.TB, arch, name string, at int, v float32) *model.Model {
 	t.Helper()
 	g := narrow
 	if arch == "qwen2moe" {
@@ -99,7 +100,7 @@ func TestCUDABroken(t *testing.T) {
 	} {
 		m := spoiled(t, c.arch, c.tensor, 5, c.value)
 		ids := []int32{7, 2, 0, 9, 1, 3, 5, 0, 4, 8, 6, 2, 9}
-		run := func(cfg engine.SessionConfig) (error, []byte) {
+		run := func(cfg engine.Config) (error, []byte) {
 			dir := t.TempDir()
 			cfg.Ctx, cfg.Batch = 64, 8
 			cfg.SelDump, _ = armTaps(t, m, dir)
@@ -116,7 +117,7 @@ func TestCUDABroken(t *testing.T) {
 			}
 			return err, readFile(t, dir+"/sel.bin")
 		}
-		want, wantDump := run(engine.SessionConfig{})
+		want, wantDump := run(engine.Config{})
 		if want == nil {
 			if c.value != c.value {
 				t.Fatalf("%s: the processor finds nothing wrong", c.tensor)
@@ -124,7 +125,7 @@ func TestCUDABroken(t *testing.T) {
 			continue // an infinite weight made no greatest logit
 		}
 		text := strings.Replace(want.Error(), "engine: ", "cuda: ", 1)
-		if errors.Is(want, engine.ErrNotFinite) {
+		if errors.Is(want, model.ErrNotFinite) {
 			text = want.Error()
 		}
 		for i, p := range places {
@@ -132,7 +133,7 @@ func TestCUDABroken(t *testing.T) {
 				continue
 			}
 			d := openDevice(t, cuda.Options{CacheBytes: int64(p.slots) * expertBytes(m)})
-			got, dump := run(engine.SessionConfig{Device: d, Arm: p.arm})
+			got, dump := run(engine.Config{Device: d, Arm: p.arm})
 			if got == nil || got.Error() != text {
 				t.Errorf("%s, %s: got %v, want %s", c.tensor, p.name, got, text)
 			}
@@ -152,7 +153,7 @@ func TestCUDARefusesTypes(t *testing.T) {
 	d := openDevice(t, cuda.Options{})
 	for typ, want := range map[string]string{"q5_1": "Q5_1", "iq4_nl": "IQ4_NL", "q4_1": "Q4_1"} {
 		m := narrowModel(t, "qwen3moe", typ)
-		_, err := m.NewSession(engine.SessionConfig{Device: d})
+		_, err := engine.NewSession(m, engine.Config{Device: d})
 		if err == nil || !strings.Contains(err.Error(), "has no device kernel (have F32, F16,") || !strings.Contains(err.Error(), "type "+want) ||
 			!strings.Contains(err.Error(), `.weight"`) {
 			t.Errorf("%s: %v", typ, err)
@@ -160,17 +161,17 @@ func TestCUDARefusesTypes(t *testing.T) {
 	}
 	g := narrow
 	g.HeadDim = 36
-	_, err := synthModel(t, synth.Config{Arch: "qwen3moe", Type: "f16", Seed: 1, Geometry: g}).NewSession(engine.SessionConfig{Device: d})
+	_, err := engine.NewSession(synthModel(t, synth.Config{Arch: "qwen3moe", Type: "f16", Seed: 1, Geometry: g}), engine.Config{Device: d})
 	if err == nil || !strings.Contains(err.Error(), "rows of 144, want a multiple of 32") && !strings.Contains(err.Error(), "heads of 36 values") {
 		t.Errorf("heads of 36: %v", err)
 	}
 	if _, err := cuda.New(cuda.Options{Ordinal: 700}); err == nil || !strings.Contains(err.Error(), "device 700") {
 		t.Errorf("device 700: %v", err)
 	}
-	var setting *engine.SettingError
+	var setting *model.SettingError
 	m := narrowModel(t, "qwen3moe", "f16")
 	small := openDevice(t, cuda.Options{CacheBytes: 2*expertBytes(m) + 100})
-	if _, err := m.NewSession(engine.SessionConfig{Device: small}); !errors.As(err, &setting) || !strings.Contains(err.Error(), "need 3 slots of 12.0 KiB, together 36.0 KiB") {
+	if _, err := engine.NewSession(m, engine.Config{Device: small}); !errors.As(err, &setting) || !strings.Contains(err.Error(), "need 3 slots of 12.0 KiB, together 36.0 KiB") {
 		t.Errorf("two slots: %v", err)
 	}
 }
@@ -207,18 +208,18 @@ func TestCUDAOutOfMemory(t *testing.T) {
 	t.Logf("experts of %d MiB", all>>20)
 	var full *driver.NoMemoryError
 	d := openDevice(t, cuda.Options{CacheBytes: all})
-	if _, err := m.NewSession(engine.SessionConfig{Device: d, Ctx: 64, Batch: 8}); !errors.As(err, &full) || full.Asked == 0 || full.Asked < full.Free {
+	if _, err := engine.NewSession(m, engine.Config{Device: d, Ctx: 64, Batch: 8}); !errors.As(err, &full) || full.Asked == 0 || full.Asked < full.Free {
 		t.Errorf("asked for all experts: %v", err)
 	} else {
 		t.Log(err)
 	}
-	if _, err := m.NewSession(engine.SessionConfig{Device: d, Ctx: 65536, Batch: 8}); !errors.As(err, &full) {
+	if _, err := engine.NewSession(m, engine.Config{Device: d, Ctx: 65536, Batch: 8}); !errors.As(err, &full) {
 		t.Errorf("a context that does not fit: %v", err)
 	} else {
 		t.Log(err)
 	}
 	auto := openDevice(t, cuda.Options{})
-	s := newSession(t, m, engine.SessionConfig{Device: auto, Ctx: 64, Batch: 8})
+	s := newSession(t, m, engine.Config{Device: auto, Ctx: 64, Batch: 8})
 	st, _ := s.DeviceStats()
 	if st.Resident || st.Slots < 2 || st.BudgetBytes >= all {
 		t.Errorf("of its own choice: %+v", st)
@@ -226,13 +227,13 @@ func TestCUDAOutOfMemory(t *testing.T) {
 	t.Log(s.Notes())
 	got := greedy(t, m, s, ids, 4)
 	// A longer context takes the room from the experts, once nobody uses them.
-	if _, err := m.NewSession(engine.SessionConfig{Device: auto, Ctx: 24576, Batch: 8}); !errors.As(err, &full) {
+	if _, err := engine.NewSession(m, engine.Config{Device: auto, Ctx: 24576, Batch: 8}); !errors.As(err, &full) {
 		t.Errorf("a second session that does not fit: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = newSession(t, m, engine.SessionConfig{Device: auto, Ctx: 24576, Batch: 8})
+	s = newSession(t, m, engine.Config{Device: auto, Ctx: 24576, Batch: 8})
 	less, _ := s.DeviceStats()
 	if less.Slots >= st.Slots {
 		t.Errorf("with a longer context %+v, before %+v", less, st)
@@ -280,12 +281,12 @@ func TestCUDAInterrupted(t *testing.T) {
 				if host > 0 {
 					sc = engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, host), IO: "buffered"}
 				}
-				src, _, err := m.OpenSource(sc, m.NExpertUsed)
+				src, _, err := engine.OpenSource(m, sc, m.NExpertUsed)
 				if err != nil {
 					t.Fatal(err)
 				}
 				b := &brokenSource{Source: src}
-				cfg := engine.SessionConfig{Device: d, Ctx: 64, Batch: 9, Arm: arm, Source: b}
+				cfg := engine.Config{Device: d, Ctx: 64, Batch: 9, Arm: arm, Source: b}
 				cfg.SelDump, cfg.Trace = armTaps(t, m, t.TempDir())
 				s := newSession(t, m, cfg)
 				return s, b, func(when string) { // what is counted is what is recorded
@@ -355,7 +356,7 @@ func TestCUDAShortened(t *testing.T) {
 	for _, slots := range []int64{3, 18} {
 		m := openFile(t, path)
 		d := openDevice(t, cuda.Options{CacheBytes: slots * expertBytes(m)})
-		s := newSession(t, m, engine.SessionConfig{Device: d, Ctx: 64, Batch: 8})
+		s := newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 8})
 		ids := randomIDs(m, 1, 20)
 		want := greedy(t, m, s, ids, 5)
 		if err := os.Truncate(path, 4096); err != nil {
@@ -368,7 +369,7 @@ func TestCUDAShortened(t *testing.T) {
 			t.Errorf("%d slots: %v", slots, err)
 		}
 		other := openDevice(t, cuda.Options{})
-		if _, err := m.NewSession(engine.SessionConfig{Device: other}); !errors.As(err, &fault) {
+		if _, err := engine.NewSession(m, engine.Config{Device: other}); !errors.As(err, &fault) {
 			t.Errorf("loading a file that was cut: %v", err)
 		}
 		if err := os.WriteFile(path, data, 0o644); err != nil {
@@ -390,7 +391,7 @@ func TestCUDASignal(t *testing.T) {
 	for _, slots := range []int64{0, 3} {
 		ctx, stop := signal.NotifyContext(background, os.Interrupt)
 		d := openDevice(t, cuda.Options{CacheBytes: slots * expertBytes(m)})
-		s := newSession(t, m, engine.SessionConfig{Device: d, Ctx: 1024})
+		s := newSession(t, m, engine.Config{Device: d, Ctx: 1024})
 		g, err := s.Generate(ctx, []int32{1, 2, 3}, greedySampler(t, m), engine.GenerateConfig{MaxTokens: 1000, IgnoreEOS: true}, func(id int32) error {
 			if s.Pos() == 8 {
 				go syscall.Kill(os.Getpid(), syscall.SIGINT)

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"sluice/cuda"
-	"sluice/engine"
 	"sluice/engine/enginetest"
+	"sluice/engine/model"
 )
 
 var background = context.Background()
@@ -28,7 +28,7 @@ var (
 )
 
 // openDevice takes the device, and fails the test if anything is left on it at the end.
-func openDevice(t testing.TB, o cuda.Options) engine.Device {
+func openDevice(t testing.TB, o cuda.Options) model.Device {
 	t.Helper()
 	d, err := cuda.New(o)
 	if err != nil {
@@ -43,7 +43,7 @@ func openDevice(t testing.TB, o cuda.Options) engine.Device {
 }
 
 // emulated says whether the device is the emulated one.
-func emulated(d engine.Device) bool { return strings.Contains(d.Name(), "emulated") }
+func emulated(d model.Device) bool { return strings.Contains(d.Name(), "emulated") }
 
 // emulatedOnly skips the test on a real device, which pretends nothing.
 func emulatedOnly(t testing.TB) {

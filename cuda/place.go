@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	"sluice/cuda/driver"
-	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/moe/store"
 )
 
@@ -22,7 +22,7 @@ func (w *walk) openExperts() error {
 	}
 	w.x = w.s.experts
 	if !w.x.resident && w.x.budget < leastBytes(w.x.classes, k) {
-		return engine.Settingf("device expert cache of %s: one token's experts of a layer need %s", size(w.x.budget), slotSum(w.x.classes, k))
+		return model.Settingf("device expert cache of %s: one token's experts of a layer need %s", size(w.x.budget), slotSum(w.x.classes, k))
 	}
 	w.ahead = w.watched || !w.x.resident
 	return nil

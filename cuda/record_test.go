@@ -13,6 +13,7 @@ import (
 	"sluice/bench/ops"
 	"sluice/cuda"
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/moe"
 	"sluice/moe/store"
 )
@@ -30,9 +31,9 @@ func TestCUDAOps(t *testing.T) {
 				}
 				name := fmt.Sprintf("arm=%s/slots=%d/prefill=%d", arm, slots, prefill)
 				d := openDevice(t, cuda.Options{CacheBytes: slots * expertBytes(m)})
-				rec := engine.NewRecorder(1<<12, 1)
-				s := newSession(t, m, engine.SessionConfig{Device: d, Ctx: 64, Batch: 16, Arm: arm, Recorder: rec})
-				want := greedy(t, m, newSession(t, m, engine.SessionConfig{Device: d, Ctx: 64, Batch: 16, Arm: arm}), ids, 5)
+				rec := model.NewRecorder(1<<12, 1)
+				s := newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 16, Arm: arm, Recorder: rec})
+				want := greedy(t, m, newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 16, Arm: arm}), ids, 5)
 				if got := greedy(t, m, s, ids, 5); !slices.Equal(got, want) {
 					t.Errorf("%s: tokens %v, unrecorded %v", name, got, want)
 				}
@@ -59,11 +60,11 @@ func TestCUDAOps(t *testing.T) {
 					end = r.End
 					tokens := max(1, prefill)
 					switch r.Kind {
-					case engine.OpGateUp, engine.OpHidden, engine.OpDown, engine.OpFetch:
-						if int(r.Experts) < m.NExpertUsed || r.Experts > int32(m.NExpert) || r.Tokens < int32(tokens*m.NExpertUsed) || r.Tokens > int32(tokens*m.NExpertUsed) || r.Bytes == 0 && r.Kind != engine.OpHidden {
+					case model.OpGateUp, model.OpHidden, model.OpDown, model.OpFetch:
+						if int(r.Experts) < m.NExpertUsed || r.Experts > int32(m.NExpert) || r.Tokens < int32(tokens*m.NExpertUsed) || r.Tokens > int32(tokens*m.NExpertUsed) || r.Bytes == 0 && r.Kind != model.OpHidden {
 							t.Errorf("%s: %v: %+v", name, r.Kind, r.Op)
 						}
-					case engine.OpQKV, engine.OpRouter:
+					case model.OpQKV, model.OpRouter:
 						if int(r.Tokens) != tokens || r.Bytes == 0 {
 							t.Errorf("%s: %v: %+v", name, r.Kind, r.Op)
 						}
@@ -87,7 +88,7 @@ func TestCUDASteps(t *testing.T) {
 	m := openFile(t, writeFile(t, "m.gguf", narrowData(t)))
 	ids := randomIDs(m, 5, 30)
 	for _, slots := range []int64{0, 3} {
-		src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"}, m.NExpertUsed)
+		src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"}, m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +108,7 @@ func TestCUDASteps(t *testing.T) {
 			return nil
 		})
 		defer tel.Close()
-		s := newSession(t, m, engine.SessionConfig{Device: d, Ctx: 64, Batch: 16, Telemetry: tel, Source: src, Drop: moe.Drop{Frac: 0.8, Renorm: true}})
+		s := newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 16, Telemetry: tel, Source: src, Drop: moe.Drop{Frac: 0.8, Renorm: true}})
 		greedy(t, m, s, ids[:20], 8)
 		st, dr := s.SourceStats(), s.Drops()
 		if steps != 2+7 || sum.Routed != dr.Routed || sum.Dropped != dr.Dropped || dr.Dropped == 0 || sum.Hits != st.Hits || sum.Misses != st.Misses || sum.BytesRead != st.BytesRead {
@@ -123,12 +124,12 @@ func TestCUDASteps(t *testing.T) {
 func TestCUDAWeightBytes(t *testing.T) {
 	m := narrowModel(t, "qwen2moe", "f16")
 	ids := randomIDs(m, 5, 30)
-	want := newSession(t, m, engine.SessionConfig{Ctx: 64, Batch: 16})
+	want := newSession(t, m, engine.Config{Ctx: 64, Batch: 16})
 	greedy(t, m, want, ids, 6)
 	for _, arm := range []string{"table", "host"} {
 		for _, slots := range []int64{0, 3} {
 			d := openDevice(t, cuda.Options{CacheBytes: slots * expertBytes(m)})
-			s := newSession(t, m, engine.SessionConfig{Device: d, Ctx: 64, Batch: 16, Arm: arm})
+			s := newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 16, Arm: arm})
 			greedy(t, m, s, ids, 6)
 			if s.WeightBytes() != want.WeightBytes() {
 				t.Errorf("%s arm, %d slots: %d bytes, the processor %d", arm, slots, s.WeightBytes(), want.WeightBytes())

@@ -30,8 +30,8 @@ func TestCUDAGreedyEqualsReference(t *testing.T) {
 		t.Run("file="+name, func(t *testing.T) {
 			m := trainedModel(t, name)
 			d := openDevice(t, cuda.Options{})
-			s := newSession(t, m, engine.SessionConfig{Device: d, Ctx: 512, Batch: 64})
-			exact := newSession(t, m, engine.SessionConfig{Threads: 2, ExactActs: true, Ctx: 512})
+			s := newSession(t, m, engine.Config{Device: d, Ctx: 512, Batch: 64})
+			exact := newSession(t, m, engine.Config{Threads: 2, ExactActs: true, Ctx: 512})
 			prompts := ref.Files[name].Prompts
 			if !long() {
 				prompts = prompts[:min(2, len(prompts))]
@@ -64,7 +64,7 @@ func TestCUDARoutingEqualsReference(t *testing.T) {
 			m := trainedModel(t, name)
 			dir := t.TempDir()
 			w, _ := armTaps(t, m, dir)
-			s := newSession(t, m, engine.SessionConfig{Device: openDevice(t, cuda.Options{}), Ctx: 512, Batch: 512, SelDump: w})
+			s := newSession(t, m, engine.Config{Device: openDevice(t, cuda.Options{}), Ctx: 512, Batch: 512, SelDump: w})
 			if _, err := s.Prefill(background, ref.IDs); err != nil {
 				t.Fatal(err)
 			}

@@ -10,11 +10,12 @@ import (
 
 	dev "sluice/cuda/kernels"
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/moe"
 )
 
 // Run implements engine.Walk: the whole pass is one Do.
-func (w *walk) Run(ctx context.Context, p engine.Pass) error {
+func (w *walk) Run(ctx context.Context, p model.Pass) error {
 	w.ctx, w.pass, w.n = ctx, p, len(p.IDs)
 	err := w.d.drv.Do(w.do)
 	w.ctx, w.pass.IDs = nil, nil
@@ -80,7 +81,7 @@ func (w *walk) walk() error {
 			return err
 		}
 	}
-	if w.pass.Head == engine.HeadLogits {
+	if w.pass.Head == model.HeadLogits {
 		if err := w.compute.CopyOut(w.pin.logits.Bytes, w.b.logits); err != nil {
 			return err
 		}
@@ -162,16 +163,16 @@ func (w *walk) layers(st *steps) error {
 }
 
 // alone says whether the pass's result is one id, which is its own proof: it is no number where anything went wrong.
-func (w *walk) alone() bool { return w.n == 1 && w.pass.Head != engine.HeadNone }
+func (w *walk) alone() bool { return w.n == 1 && w.pass.Head != model.HeadNone }
 
 // last launches what comes behind the layers.
 func (w *walk) last(st *steps) error {
-	if w.pass.Head == engine.HeadNone || w.n > 1 {
+	if w.pass.Head == model.HeadNone || w.n > 1 {
 		if err := w.launch(st, st.check, st.head); err != nil {
 			return err
 		}
 	}
-	if w.pass.Head == engine.HeadNone {
+	if w.pass.Head == model.HeadNone {
 		return nil
 	}
 	return w.launch(st, st.head, st.end)
@@ -206,7 +207,7 @@ func (w *walk) conclude(st *steps) error {
 		w.next = word(stepAt + 4*dev.StepNext)
 		ok = binary.LittleEndian.Uint64(head[faultAt:])|binary.LittleEndian.Uint64(head[routeAt:]) == 0
 	}
-	if w.pass.Head != engine.HeadNone && w.next >= 0 {
+	if w.pass.Head != model.HeadNone && w.next >= 0 {
 		w.at = devState{true, w.pass.Pos + w.n, w.next}
 	}
 	w.reached = len(st.layers)
@@ -256,7 +257,7 @@ func (w *walk) Logits() []float32 { return float32s(w.pin.logits.Bytes) }
 // Next implements engine.Walk.
 func (w *walk) Next() (int32, error) {
 	if w.next < 0 {
-		return 0, engine.ErrNotFinite
+		return 0, model.ErrNotFinite
 	}
 	return w.next, nil
 }
@@ -295,7 +296,7 @@ func (w *walk) uncount() error {
 }
 
 // Drops implements engine.Walk: what the device has added up is fetched when somebody asks.
-func (w *walk) Drops() engine.DropCount {
+func (w *walk) Drops() model.DropCount {
 	if w.stale {
 		_ = w.d.drv.Do(func() error { // the next pass says it if the device is lost
 			var b [dev.SumsBytes]byte
@@ -303,7 +304,7 @@ func (w *walk) Drops() engine.DropCount {
 				return err
 			}
 			_, t, _ := dev.DecodeSums(b[:])
-			w.drops = engine.DropCount{Routed: t.Routed, Dropped: t.Dropped, Mass: t.Mass, MassDropped: t.MassDropped}
+			w.drops = model.DropCount{Routed: t.Routed, Dropped: t.Dropped, Mass: t.Mass, MassDropped: t.MassDropped}
 			w.stale = false
 			return nil
 		})
@@ -322,7 +323,7 @@ func (w *walk) count(st *steps) {
 		}
 	}
 	w.tally = w.tally || !w.ahead && !w.host && w.n > 1
-	if w.pass.Head != engine.HeadNone {
+	if w.pass.Head != model.HeadNone {
 		w.countOutput()
 	}
 }
@@ -346,4 +347,4 @@ func (w *walk) WeightBytes() int64 {
 }
 
 // DeviceStats is what Session.DeviceStats returns.
-func (w *walk) DeviceStats() engine.DeviceStats { return w.stats }
+func (w *walk) DeviceStats() model.DeviceStats { return w.stats }

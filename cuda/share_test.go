@@ -21,7 +21,7 @@ func TestCUDASharedDevice(t *testing.T) {
 		prompts := [][]int32{randomIDs(m, 1, 20), randomIDs(m, 2, 9), randomIDs(m, 3, 14)}
 		var want, got [3][]int32
 		open := func(i int) *engine.Session {
-			return newSession(t, m, engine.SessionConfig{Device: d, Ctx: 64, Batch: 6 + i, Arm: []string{"table", "host", "table"}[i]})
+			return newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 6 + i, Arm: []string{"table", "host", "table"}[i]})
 		}
 		for i, p := range prompts {
 			s := open(i)
@@ -45,7 +45,7 @@ func TestCUDASharedDevice(t *testing.T) {
 			}
 		}
 		other := narrowModel(t, "olmoe", "f16")
-		if _, err := other.NewSession(engine.SessionConfig{Device: d}); err == nil || !strings.Contains(err.Error(), "is in use on this device") {
+		if _, err := engine.NewSession(other, engine.Config{Device: d}); err == nil || !strings.Contains(err.Error(), "is in use on this device") {
 			t.Errorf("a second model: %v", err)
 		}
 	}
@@ -56,7 +56,7 @@ func TestCUDAOtherModel(t *testing.T) {
 	d := openDevice(t, cuda.Options{})
 	for _, arch := range []string{"qwen3moe", "olmoe", "qwen3moe"} {
 		m := narrowModel(t, arch, "q8_0")
-		s, err := m.NewSession(engine.SessionConfig{Device: d, Ctx: 64})
+		s, err := engine.NewSession(m, engine.Config{Device: d, Ctx: 64})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestCUDAOtherModel(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if want := greedy(t, m, newSession(t, m, engine.SessionConfig{ExactActs: true, Ctx: 64}), ids, 4); !slices.Equal(got, want) {
+		if want := greedy(t, m, newSession(t, m, engine.Config{ExactActs: true, Ctx: 64}), ids, 4); !slices.Equal(got, want) {
 			t.Logf("%s: %v, the processor %v (quantised: near ties may fall apart)", arch, got, want)
 		}
 	}
@@ -75,8 +75,8 @@ func TestCUDAOtherModel(t *testing.T) {
 func TestCUDAContinues(t *testing.T) {
 	m := narrowModel(t, "qwen3moe", "f16")
 	d := openDevice(t, cuda.Options{})
-	s := newSession(t, m, engine.SessionConfig{Device: d, Ctx: 40, Batch: 16})
-	c := newSession(t, m, engine.SessionConfig{Ctx: 40, Batch: 16})
+	s := newSession(t, m, engine.Config{Device: d, Ctx: 40, Batch: 16})
+	c := newSession(t, m, engine.Config{Ctx: 40, Batch: 16})
 	ids := randomIDs(m, 8, 30)
 	for _, part := range [][]int32{ids, append(slices.Clone(ids[:11]), ids[20:]...)} {
 		rest := part[s.Keep(part):]

@@ -8,6 +8,7 @@ import (
 	"sluice/moe/store"
 
 	dev "sluice/cuda/kernels"
+	"sluice/engine/model"
 )
 
 // projection is one matrix of an expert inside its slot.
@@ -101,9 +102,9 @@ func planBudget(classes []slotClass, nExpert, k int, asked, free int64) (budget 
 		return budget, nil
 	}
 	if asked > 0 {
-		return 0, engine.Settingf("device expert cache of %s: one token's experts of a layer need %s", size(asked), slotSum(classes, k))
+		return 0, model.Settingf("device expert cache of %s: one token's experts of a layer need %s", size(asked), slotSum(classes, k))
 	}
-	return 0, engine.Settingf("device memory: %s are free, %s of them stay free, and one token's experts of a layer need %s: a smaller context (-c) or prompt chunk (-b) may make the room",
+	return 0, model.Settingf("device memory: %s are free, %s of them stay free, and one token's experts of a layer need %s: a smaller context (-c) or prompt chunk (-b) may make the room",
 		size(free), size(reserve(free)), slotSum(classes, k))
 }
 

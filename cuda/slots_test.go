@@ -6,7 +6,7 @@ import (
 	"errors"
 	"testing"
 
-	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // TestCUDASlotPlan: budgets at and around their boundaries: what all experts take, what a token needs, and nothing.
@@ -26,7 +26,7 @@ func TestCUDASlotPlan(t *testing.T) {
 		{0, 0, -1}, {0, 2*least - 2, -1}, {0, 2 * least, least}, {0, 2*all - 2, all - 1}, {0, 2 * all, all}, {0, 1 << 45, all},
 	} {
 		got, err := planBudget(classes, nExpert, k, c.asked, c.free)
-		var setting *engine.SettingError
+		var setting *model.SettingError
 		if c.want < 0 && !errors.As(err, &setting) || c.want >= 0 && (err != nil || got != c.want) {
 			t.Errorf("asked for %d of %d free: %d, %v; want %d", c.asked, c.free, got, err, c.want)
 		}

@@ -9,6 +9,7 @@ import (
 	"sluice/cuda/driver"
 	dev "sluice/cuda/kernels"
 	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // progKey is what a pass's launches depend on.
@@ -39,7 +40,7 @@ type steps struct {
 
 // opMark is where an op of the recorder begins.
 type opMark struct {
-	kind  engine.OpKind
+	kind  model.OpKind
 	layer int
 	from  int
 }
@@ -77,7 +78,7 @@ type builder struct {
 	ls []dev.Launch
 }
 
-func (b *builder) op(kind engine.OpKind, il int) {
+func (b *builder) op(kind model.OpKind, il int) {
 	b.ops = append(b.ops, opMark{kind, il, len(b.ls)})
 }
 
@@ -119,7 +120,7 @@ func (b *builder) build() {
 		b.tap.Layers = h.NLayer
 	}
 	v := &w.s.view
-	b.op(engine.OpEmbed, -1)
+	b.op(model.OpEmbed, -1)
 	b.add(dev.Embed(v.TokEmbd.Type, buf.x, w.s.tokEmbd, buf.status.At(idsAt), buf.status.At(faultAt), n, h.NEmbd, h.NVocab))
 	for il := range w.s.layers {
 		b.layers = append(b.layers, layerMark{start: len(b.ls)})
@@ -128,14 +129,14 @@ func (b *builder) build() {
 		b.layers[il].end = len(b.ls)
 	}
 	last := h.NLayer - 1
-	b.op(engine.OpOutNorm, -1)
+	b.op(model.OpOutNorm, -1)
 	b.check = len(b.ls)
 	b.add(dev.Finite(buf.x, n, h.NEmbd, w.guard(last, dev.WhereExperts)))
 	b.head = len(b.ls)
 	row := buf.x.At(4 * int64(n-1) * int64(h.NEmbd))
 	b.add(dev.RMSNorm(buf.head, row, w.s.outNorm, 1, h.NEmbd, h.NormEps, w.guard(last, dev.WhereExperts)))
 	b.acts(buf.headQ, buf.head, 1, h.NEmbd, &w.s.output)
-	b.op(engine.OpOutput, -1)
+	b.op(model.OpOutput, -1)
 	b.add(w.s.output.product(buf.logits, buf.head, buf.headQ, 1, dev.Out{}))
 	step := buf.status.At(stepAt)
 	b.add(dev.ArgMaxPart(buf.argmax, buf.logits, h.NVocab),
@@ -165,21 +166,21 @@ func (b *builder) attention(il int) {
 	if il > 0 {
 		g = w.guard(il-1, dev.WhereExperts)
 	}
-	b.op(engine.OpAttnNorm, il)
+	b.op(model.OpAttnNorm, il)
 	b.add(dev.RMSNorm(buf.xn, buf.x, ly.attnNorm, n, h.NEmbd, h.NormEps, g))
 	b.acts(buf.xq, buf.xn, n, h.NEmbd, &ly.wq, &ly.wk, &ly.wv)
-	b.op(engine.OpQKV, il)
+	b.op(model.OpQKV, il)
 	b.add(ly.wq.product(buf.q, buf.xn, buf.xq, n, dev.Out{}),
 		ly.wk.product(buf.k, buf.xn, buf.xq, n, dev.Out{}),
 		ly.wv.product(buf.v, buf.xn, buf.xq, n, dev.Out{}))
-	b.op(engine.OpRotary, il)
+	b.op(model.OpRotary, il)
 	step := buf.status.At(stepAt)
 	b.add(dev.QKNormRopeKV(dev.QKV{Q: buf.q, K: buf.k, V: buf.v, BQ: ly.bq, BK: ly.bk, BV: ly.bv,
 		Norm: dev.QKNorm(w.s.view.QKNorm), NormQ: ly.qNorm, NormK: ly.kNorm, Eps: h.NormEps,
 		Angles: buf.angles, NRot: h.NRot, Neox: w.s.view.RopeNeox, KCache: w.kCache[il], VCache: w.vCache[il],
 		Step: step, Fault: buf.status.At(faultAt), Layer: il,
 		Rows: n, NHead: h.NHead, NKVHead: h.NKVHead, HeadDim: h.HeadDim, Ctx: w.cfg.Ctx}))
-	b.op(engine.OpAttend, il)
+	b.op(model.OpAttend, il)
 	a := dev.Attention{Out: buf.att, Q: buf.q, KCache: w.kCache[il], VCache: w.vCache[il], Step: step, Scratch: buf.scratch,
 		Rows: n, NHead: h.NHead, NKVHead: h.NKVHead, HeadDim: h.HeadDim, Ctx: w.cfg.Ctx}
 	if n == 1 {
@@ -187,9 +188,9 @@ func (b *builder) attention(il int) {
 	} else {
 		b.add(dev.AttendPrefill(a))
 	}
-	b.op(engine.OpAttnActs, il)
+	b.op(model.OpAttnActs, il)
 	b.acts(buf.attQ, buf.att, n, nQ, &ly.wo)
-	b.op(engine.OpAttnOut, il)
+	b.op(model.OpAttnOut, il)
 	b.add(ly.wo.product(buf.x, buf.att, buf.attQ, n, dev.Out{Bias: ly.bo, Add: true}))
 }
 
@@ -198,7 +199,7 @@ func (b *builder) experts(il int) {
 	w, n := b.w, b.rows
 	h, buf, ly, v, mark := &w.m.Hparams, &w.b, &w.s.layers[il], &w.s.view.Layers[il], &b.layers[il]
 	k, t := w.cfg.NExpertUsed, b.table
-	b.op(engine.OpMoENorm, il)
+	b.op(model.OpMoENorm, il)
 	b.add(dev.RMSNorm(buf.xn, buf.x, ly.ffnNorm, n, h.NEmbd, h.NormEps, w.guard(il, dev.WhereAttention)))
 	if dev.Quantised(v.Gate.Type) || dev.Quantised(v.Up.Type) || quantised(&ly.sharedG, &ly.sharedUp) {
 		b.add(dev.Quantize(buf.xq, buf.xn, n, h.NEmbd, 0))
@@ -206,12 +207,12 @@ func (b *builder) experts(il int) {
 	if ly.sharedGate != 0 {
 		b.add(dev.SharedGate(buf.ggt, buf.xn, ly.sharedGate, n, h.NEmbd))
 	}
-	b.op(engine.OpRouter, il)
+	b.op(model.OpRouter, il)
 	b.add(ly.router.product(buf.rlog, buf.xn, 0, n, dev.Out{}))
 
 	mark.route = len(b.ls)
 	if !w.host {
-		b.op(engine.OpRoute, il)
+		b.op(model.OpRoute, il)
 		at := min(il, b.tap.Layers-1)
 		ids, weights := b.tap.IDs(at), b.tap.Weights(at)
 		t.Sums, t.Before = w.sums(il), w.sums((il+h.NLayer-1)%h.NLayer)
@@ -267,9 +268,9 @@ func (b *builder) routed(il int, t dev.Table) {
 	}
 	first := len(b.ls)
 	if !w.ahead { // nothing to wait for; the rows of a layer are the same everywhere
-		b.op(engine.OpFetch, il)
+		b.op(model.OpFetch, il)
 	}
-	b.op(engine.OpGateUp, il)
+	b.op(model.OpGateUp, il)
 	if v.Gate.Type == v.Up.Type {
 		b.add(t.ExpertGateUp(v.Gate.Type, buf.hidden, ptrs, act(v.Gate, buf.xn, buf.xq), ff, h.NEmbd, n, form))
 	} else {
@@ -277,11 +278,11 @@ func (b *builder) routed(il int, t dev.Table) {
 			t.ExpertProduct(v.Up.Type, buf.hiddenUp, ptrs, dev.Up, act(v.Up, buf.xn, buf.xq), ff, h.NEmbd, n, form),
 			dev.SiluMul(buf.hidden, buf.hidden, buf.hiddenUp, n*k, ff))
 	}
-	b.op(engine.OpHidden, il)
+	b.op(model.OpHidden, il)
 	if dev.Quantised(v.Down.Type) {
 		b.add(dev.Quantize(buf.hiddenQ, buf.hidden, n*k, ff, t.Entries()))
 	}
-	b.op(engine.OpDown, il)
+	b.op(model.OpDown, il)
 	b.add(t.ExpertDown(v.Down.Type, buf.y, ptrs, act(v.Down, buf.hidden, buf.hiddenQ), h.NEmbd, ff, n, form))
 	for i := first; form == dev.ByTile && i < len(b.ls); i++ {
 		if at := slices.Index(b.ls[i].Args, t.Tiles.Cell()); at >= 0 {
@@ -294,14 +295,14 @@ func (b *builder) routed(il int, t dev.Table) {
 func (b *builder) sharedExpert(il int) {
 	w, n := b.w, b.rows
 	h, buf, ly := &w.m.Hparams, &w.b, &w.s.layers[il]
-	b.op(engine.OpSharedGateUp, il)
+	b.op(model.OpSharedGateUp, il)
 	b.add(ly.sharedG.product(buf.sg, buf.xn, buf.xq, n, dev.Out{}), ly.sharedUp.product(buf.su, buf.xn, buf.xq, n, dev.Out{}))
-	b.op(engine.OpSharedHidden, il)
+	b.op(model.OpSharedHidden, il)
 	if quantised(&ly.sharedDn) {
 		b.add(dev.SiluMulQuantize(buf.sq, buf.sg, buf.su, n, h.NFFShared))
 	} else {
 		b.add(dev.SiluMul(buf.sg, buf.sg, buf.su, n, h.NFFShared))
 	}
-	b.op(engine.OpSharedDown, il)
+	b.op(model.OpSharedDown, il)
 	b.add(ly.sharedDn.product(buf.so, buf.sg, buf.sq, n, dev.Out{}))
 }

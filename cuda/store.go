@@ -9,6 +9,7 @@ import (
 	"sluice/cuda/driver"
 	dev "sluice/cuda/kernels"
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/kernels"
 )
 
@@ -50,7 +51,7 @@ func quantised(ms ...*matrix) bool {
 // Device.Do.
 type weights struct {
 	d     *Device
-	model *engine.Model
+	model *model.Model
 	view  engine.WeightView
 	mems  []*driver.Mem
 	bytes int64 // of the dense weights
@@ -77,7 +78,7 @@ func denseMatrices(v *engine.WeightView) []engine.Tensor {
 	return all
 }
 
-func loadStore(d *Device, m *engine.Model) (*weights, error) {
+func loadStore(d *Device, m *model.Model) (*weights, error) {
 	s := &weights{d: d, model: m, view: m.Weights()}
 	if err := checkModel(m, &s.view); err != nil {
 		return nil, err

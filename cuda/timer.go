@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"sluice/cuda/driver"
-	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // timer times a pass op by op for the session's Recorder, by events around each op's launches. Without a recorder none of
@@ -23,7 +23,7 @@ type timer struct {
 
 // timed is an op whose events have been recorded.
 type timed struct {
-	kind     engine.OpKind
+	kind     model.OpKind
 	layer    int
 	from, to int // events
 	count    layerCount
@@ -85,7 +85,7 @@ func (w *walk) launch(st *steps, from, to int) error {
 }
 
 // op puts f between two events.
-func (t *timer) op(w *walk, kind engine.OpKind, il int, f func() error) error {
+func (t *timer) op(w *walk, kind model.OpKind, il int, f func() error) error {
 	if w.rec == nil {
 		return f()
 	}
@@ -106,10 +106,10 @@ func (t *timer) op(w *walk, kind engine.OpKind, il int, f func() error) error {
 }
 
 // fetch is op for the compute stream's wait for experts.
-func (t *timer) fetch(w *walk, il int, f func() error) error { return t.op(w, engine.OpFetch, il, f) }
+func (t *timer) fetch(w *walk, il int, f func() error) error { return t.op(w, model.OpFetch, il, f) }
 
 // route is op for the host's own routing, during which the device has nothing to do.
-func (t *timer) route(w *walk, il int, f func() error) error { return t.op(w, engine.OpRoute, il, f) }
+func (t *timer) route(w *walk, il int, f func() error) error { return t.op(w, model.OpRoute, il, f) }
 
 func (t *timer) entries(il, entries, experts int) {
 	if t.layers != nil {
@@ -150,8 +150,8 @@ func (t *timer) end(w *walk) error {
 			}
 			at[i] = t.start + int64(s*1e9)
 		}
-		tokens, experts, read, mem := w.n, 1, 0, engine.OpDRAM
-		if o.kind >= engine.OpFetch && o.kind <= engine.OpDown {
+		tokens, experts, read, mem := w.n, 1, 0, model.OpDRAM
+		if o.kind >= model.OpFetch && o.kind <= model.OpDown {
 			c := o.count
 			if o.whole {
 				c = t.layers[o.layer]
@@ -159,12 +159,12 @@ func (t *timer) end(w *walk) error {
 			tokens, experts = c.entries, c.experts
 			switch {
 			case c.brought > 0:
-				mem, read = engine.OpFlash, c.brought
+				mem, read = model.OpFlash, c.brought
 			case !w.x.resident:
-				mem = engine.OpCache
+				mem = model.OpCache
 			}
 		}
-		if o.layer < 0 && o.kind != engine.OpEmbed {
+		if o.layer < 0 && o.kind != model.OpEmbed {
 			tokens = 1
 		}
 		w.rec.Add(o.kind, o.layer, tokens, experts, read, mem, at[0], at[1])

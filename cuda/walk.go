@@ -10,6 +10,7 @@ import (
 	"sluice/cuda/driver"
 	dev "sluice/cuda/kernels"
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
 	"sluice/moe/store"
@@ -22,10 +23,10 @@ type walk struct {
 	s     *weights
 	x     *experts
 	c     engine.WalkConfig
-	cfg   engine.SessionConfig
-	m     *engine.Model
+	cfg   engine.Config
+	m     *model.Model
 	src   store.Source
-	rec   *engine.Recorder
+	rec   *model.Recorder
 	notes []string
 	frees []func() error // in the order of taking
 
@@ -47,7 +48,7 @@ type walk struct {
 	each  eachLogits
 
 	// The pass that runs.
-	pass    engine.Pass
+	pass    model.Pass
 	ctx     context.Context
 	do      func() error // run, bound once
 	guarded func() error // walk, bound once
@@ -76,11 +77,11 @@ type walk struct {
 	through *driver.Event // a wave has been computed
 
 	taps    taps
-	drops   engine.DropCount
+	drops   model.DropCount
 	stale   bool  // drops are behind the device's
 	done    int64 // weight bytes, but for the experts' that the device counts
 	tally   bool  // the device has counted some
-	stats   engine.DeviceStats
+	stats   model.DeviceStats
 	evicted int64 // by sessions before this one
 	timer   timer
 	clock   clock

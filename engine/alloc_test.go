@@ -6,6 +6,7 @@ import (
 
 	"sluice/dump"
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/moe"
 	"sluice/moe/store"
 )
@@ -15,13 +16,13 @@ import (
 func TestDecodeAllocatesNothing(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
-	for _, arm := range []string{"host", "table"} {
-		for _, cached := range []string{"", engine.PrefetchOff, engine.PrefetchNextLayer, engine.PrefetchLastToken} {
+	for _, arm := range []model.Arm{"host", "table"} {
+		for _, cached := range []moe.Prefetch{"", moe.PrefetchOff, moe.PrefetchNextLayer, moe.PrefetchLastToken} {
 			for _, armed := range []bool{false, true} {
 				name := fmt.Sprintf("arm=%s/prefetch=%s/armed=%v", arm, cached, armed)
-				cfg := engine.SessionConfig{Threads: 2, Arm: arm}
+				cfg := engine.Config{Threads: 2, Arm: arm}
 				if cached != "" {
-					src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"}, m.NExpertUsed)
+					src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"}, m.NExpertUsed)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -54,10 +55,10 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 func BenchmarkDecode(b *testing.B) {
 	m := demoModel(b)
 	ids := loadReference(b).Validation.IDs
-	for _, arm := range []string{"host", "table"} {
+	for _, arm := range []model.Arm{"host", "table"} {
 		for _, tap := range []string{"off", "sel"} {
 			b.Run(fmt.Sprintf("model=tinymoe-q4_k_m/arm=%s/dump=%s/threads=2", arm, tap), func(b *testing.B) {
-				cfg := engine.SessionConfig{Threads: 2, Arm: arm}
+				cfg := engine.Config{Threads: 2, Arm: arm}
 				if tap == "sel" {
 					w, err := dump.OpenSel(b.TempDir()+"/sel.bin", dump.SelMeta{})
 					if err != nil {

@@ -13,12 +13,13 @@ import (
 	"testing"
 
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 	"sluice/moe/store"
 )
 
 // randomIDs is a text of n random tokens.
-func randomIDs(m *engine.Model, seed uint64, n int) []int32 {
+func randomIDs(m *model.Model, seed uint64, n int) []int32 {
 	rng := rand.New(rand.NewPCG(seed, 9))
 	ids := make([]int32, n)
 	for i := range ids {
@@ -59,29 +60,29 @@ func allLogits(t *testing.T, s *engine.Session, ids []int32, decoded int) []byte
 // sources are the places experts may come from; bytes that differ between them are a fault.
 var sources = []struct {
 	name   string
-	config func(m *engine.Model) engine.SourceConfig
+	config func(m *model.Model) engine.SourceConfig
 }{
-	{"mmap", func(*engine.Model) engine.SourceConfig { return engine.SourceConfig{} }},
-	{"resident", func(*engine.Model) engine.SourceConfig { return engine.SourceConfig{IO: "resident"} }},
-	{"cached-direct", func(m *engine.Model) engine.SourceConfig {
+	{"mmap", func(*model.Model) engine.SourceConfig { return engine.SourceConfig{} }},
+	{"resident", func(*model.Model) engine.SourceConfig { return engine.SourceConfig{IO: "resident"} }},
+	{"cached-direct", func(m *model.Model) engine.SourceConfig {
 		return engine.SourceConfig{IO: "direct", Lanes: 3, BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)}
 	}},
-	{"cached-buffered", func(m *engine.Model) engine.SourceConfig {
+	{"cached-buffered", func(m *model.Model) engine.SourceConfig {
 		return engine.SourceConfig{IO: "buffered", Policy: "slru", BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)}
 	}},
 }
 
 // sourceLogits are the bits of 30 tokens' logits, experts coming from the given source.
-func sourceLogits(t *testing.T, m *engine.Model, config func(*engine.Model) engine.SourceConfig) []byte {
+func sourceLogits(t *testing.T, m *model.Model, config func(*model.Model) engine.SourceConfig) []byte {
 	t.Helper()
-	src, plan, err := m.OpenSource(config(m), m.NExpertUsed)
+	src, plan, err := engine.OpenSource(m, config(m), m.NExpertUsed)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, note := range plan.Notes {
 		t.Log(note)
 	}
-	s := newSession(t, m, engine.SessionConfig{Batch: 11, Threads: 2, Source: src})
+	s := newSession(t, m, engine.Config{Batch: 11, Threads: 2, Source: src})
 	out := allLogits(t, s, randomIDs(m, 5, 30), 8)
 	if st := s.SourceStats(); plan.BudgetBytes > 0 && st.Evictions == 0 {
 		t.Error("the smallest cache evicted nothing: the case tests nothing")
@@ -154,13 +155,13 @@ func TestEveryK(t *testing.T) {
 		ids := randomIDs(m, 2, 23)
 		var before []byte
 		for k := 1; k <= m.NExpert; k++ {
-			want := allLogits(t, newSession(t, m, engine.SessionConfig{NExpertUsed: k}), ids, len(ids))
+			want := allLogits(t, newSession(t, m, engine.Config{NExpertUsed: k}), ids, len(ids))
 			if slices.Equal(want, before) {
 				t.Errorf("arch=%s k=%d: the logits of k=%d: one expert more changes nothing", arch, k, k-1)
 			}
 			before = want
-			for _, arm := range []string{"host", "table"} {
-				s := newSession(t, m, engine.SessionConfig{NExpertUsed: k, Batch: 9, Arm: arm, Threads: 2})
+			for _, arm := range []model.Arm{"host", "table"} {
+				s := newSession(t, m, engine.Config{NExpertUsed: k, Batch: 9, Arm: arm, Threads: 2})
 				if got := allLogits(t, s, ids, 0); !slices.Equal(got, want) {
 					t.Errorf("arch=%s k=%d arm=%s: chunks of 9 differ from single steps", arch, k, arm)
 				}
@@ -182,9 +183,9 @@ func TestChunkSizes(t *testing.T) {
 		{900, []int{255, 873}},
 	} {
 		var want []byte
-		for _, kv := range []string{"f16", "f32"} {
+		for _, kv := range []model.KV{"f16", "f32"} {
 			for i, chunk := range c.chunks {
-				s := newSession(t, m, engine.SessionConfig{Ctx: c.ctx, Batch: chunk, Threads: 2, KV: kv})
+				s := newSession(t, m, engine.Config{Ctx: c.ctx, Batch: chunk, Threads: 2, KV: kv})
 				logits, err := s.Prefill(background, ids[:c.ctx])
 				if err != nil {
 					t.Fatalf("ctx %d, chunk %d: %v", c.ctx, chunk, err)
@@ -224,8 +225,8 @@ func TestOddShapes(t *testing.T) {
 		for _, arch := range []string{"qwen3moe", "llama"} {
 			m := synthModel(t, synth.Config{Arch: arch, Type: "f16", Seed: 6, Geometry: g})
 			ids := randomIDs(m, 4, 70)
-			want := allLogits(t, newSession(t, m, engine.SessionConfig{}), ids, len(ids))
-			s := newSession(t, m, engine.SessionConfig{Batch: 69, Threads: 3, Arm: "table"})
+			want := allLogits(t, newSession(t, m, engine.Config{}), ids, len(ids))
+			s := newSession(t, m, engine.Config{Batch: 69, Threads: 3, Arm: "table"})
 			if got := allLogits(t, s, ids, 0); !slices.Equal(got, want) {
 				t.Errorf("%s %+v: chunks differ from single steps", arch, g)
 			}
@@ -248,7 +249,7 @@ func TestExpertWeightsScale(t *testing.T) {
 		data := buildSynth(t, c)
 		logits := func(data []byte) []byte {
 			m := parseModel(t, "m.gguf", data)
-			return allLogits(t, newSession(t, m, engine.SessionConfig{}), randomIDs(m, 1, 12), 3)
+			return allLogits(t, newSession(t, m, engine.Config{}), randomIDs(m, 1, 12), 3)
 		}
 		scaled := func(v float32) []byte {
 			return logits(keysEdit(arch, map[string]any{"expert_weights_scale": v})(t, data))
@@ -288,7 +289,7 @@ func TestExpertWeightsNorm(t *testing.T) {
 		data := buildSynth(t, synth.Config{Arch: c.arch, Type: "f16", Seed: 5, Geometry: narrow})
 		weightSum := func(edit map[string]any) float64 {
 			m := parseModel(t, "m.gguf", keysEdit(c.arch, edit)(t, data))
-			s := newSession(t, m, engine.SessionConfig{})
+			s := newSession(t, m, engine.Config{})
 			if _, err := s.Prefill(background, randomIDs(m, 1, 12)); err != nil {
 				t.Fatal(err)
 			}
@@ -332,7 +333,7 @@ func TestPartialRotary(t *testing.T) {
 		}}
 		last := func(data []byte, order ...int32) []float32 {
 			m := parseModel(t, "m.gguf", data)
-			l, err := newSession(t, m, engine.SessionConfig{KV: "f32"}).Prefill(background, order)
+			l, err := newSession(t, m, engine.Config{KV: "f32"}).Prefill(background, order)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -361,7 +362,7 @@ func TestPartialRotary(t *testing.T) {
 // TestTokenIDs: an id outside the embedding is refused by name, and the session stays where it was.
 func TestTokenIDs(t *testing.T) {
 	m := synthModel(t, synth.Config{Type: "f16", Seed: 1, Geometry: narrow})
-	s := newSession(t, m, engine.SessionConfig{Batch: 4})
+	s := newSession(t, m, engine.Config{Batch: 4})
 	for _, bad := range []int32{-1, int32(m.NVocab), math.MaxInt32, math.MinInt32} {
 		s.Reset()
 		_, err := s.Prefill(background, []int32{1, 2, 3, 4, 5, bad})
@@ -385,14 +386,14 @@ func TestTokenIDs(t *testing.T) {
 func TestSessionsAreIndependent(t *testing.T) {
 	m := openFile(t, writeFile(t, "m.gguf", buildSynth(t, synth.Config{Arch: "qwen2moe", Type: "q8_0", Seed: 1, Geometry: narrow})))
 	ids := randomIDs(m, 1, 40)
-	want := allLogits(t, newSession(t, m, engine.SessionConfig{}), ids, 10)
+	want := allLogits(t, newSession(t, m, engine.Config{}), ids, 10)
 	done := make(chan error)
 	for i := range 4 {
-		src, _, err := m.OpenSource(sources[i].config(m), m.NExpertUsed)
+		src, _, err := engine.OpenSource(m, sources[i].config(m), m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := newSession(t, m, engine.SessionConfig{Batch: 7 + i, Threads: 2, Source: src})
+		s := newSession(t, m, engine.Config{Batch: 7 + i, Threads: 2, Source: src})
 		go func() {
 			var got []byte
 			err := s.PrefillAll(context.Background(), ids, func(_ int, l []float32) error {
@@ -414,7 +415,7 @@ func TestSessionsAreIndependent(t *testing.T) {
 
 // TestArchitectures: the list is what synth can write, so that every architecture is compared above.
 func TestArchitectures(t *testing.T) {
-	have, want := engine.Architectures(), synth.Archs()
+	have, want := model.Architectures(), synth.Archs()
 	slices.Sort(have)
 	slices.Sort(want)
 	if !slices.Equal(have, want) {

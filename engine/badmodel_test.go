@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"sluice/engine"
 	"sluice/engine/gguf"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 	"sluice/kernels"
 )
@@ -23,7 +23,7 @@ func openError(t *testing.T, data []byte) error {
 	if err != nil {
 		return err
 	}
-	m, err := engine.New(f, engine.OpenOptions{})
+	m, err := model.New(f, model.OpenOptions{})
 	if err == nil {
 		m.Close()
 		t.Error("the model was taken")
@@ -271,7 +271,7 @@ func TestCutFile(t *testing.T) {
 	for _, x := range f.Tensors() {
 		for _, cut := range []int64{x.Offset + 1, x.Offset + x.Size/2, x.Offset + x.Size - 1} {
 			path := writeFile(t, "cut.gguf", data[:cut])
-			_, err := engine.Open(path, engine.OpenOptions{})
+			_, err := model.Open(path, model.OpenOptions{})
 			want := fmt.Sprintf("end %#x past file size %#x", x.Offset+x.Size, cut)
 			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), fmt.Sprintf("%q: ", x.Name)) || !strings.Contains(err.Error(), path) {
 				t.Errorf("cut in %s at %#x: %v, want the file, the tensor and %q", x.Name, cut, err, want)

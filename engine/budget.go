@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"sluice/engine/model"
 	"sluice/moe/store"
 )
 
@@ -19,7 +20,7 @@ const (
 func (c *SourceConfig) floor() int64 { return min(max(c.Available/16, minFloor), maxFloor) }
 
 // fits says whether an automatic budget comes to no cache: all experts fit.
-func (c *SourceConfig) fits(m *Model) bool {
+func (c *SourceConfig) fits(m *model.Model) bool {
 	if c.CeilBytes > 0 && c.CeilBytes < m.ExpertBytes() {
 		return false
 	}
@@ -27,7 +28,7 @@ func (c *SourceConfig) fits(m *Model) bool {
 }
 
 // autoBudget chooses no cache when everything fits, else what is left after everything else.
-func (m *Model) autoBudget(c *SourceConfig, p *SourcePlan) error {
+func autoBudget(m *model.Model, c *SourceConfig, p *SourcePlan) error {
 	if c.fits(m) {
 		if c.Available == 0 {
 			p.Notes = append(p.Notes, "available memory unknown: no expert cache")
@@ -36,7 +37,7 @@ func (m *Model) autoBudget(c *SourceConfig, p *SourcePlan) error {
 		return nil
 	}
 	if c.IO == "mmap" || c.IO == "resident" {
-		return settingf("a ceiling of %d MiB for the expert cache with I/O %q: there is no cache then", c.CeilBytes>>20, c.IO)
+		return model.Settingf("a ceiling of %d MiB for the expert cache with I/O %q: there is no cache then", c.CeilBytes>>20, c.IO)
 	}
 	budget, why := int64(math.MaxInt64), "the ceiling"
 	if c.Available > 0 {
@@ -47,7 +48,7 @@ func (m *Model) autoBudget(c *SourceConfig, p *SourcePlan) error {
 		budget, why = c.CeilBytes, why+", cut to the ceiling"
 	}
 	if budget < p.WorkingSet && !(c.Force && budget > 0) {
-		return settingf("expert cache of %d MiB (%s): one token's experts need %d MiB, and below that expect hardly a hit (force it, or name a budget)",
+		return model.Settingf("expert cache of %d MiB (%s): one token's experts need %d MiB, and below that expect hardly a hit (force it, or name a budget)",
 			max(0, budget)>>20, why, mebibytes(p.WorkingSet))
 	}
 	c.BudgetBytes = budget
@@ -56,25 +57,25 @@ func (m *Model) autoBudget(c *SourceConfig, p *SourcePlan) error {
 }
 
 // checkBudget refuses a named budget that one token's experts do not fit in, and one that does not fit in memory.
-func (m *Model) checkBudget(c *SourceConfig, p *SourcePlan) error {
+func checkBudget(m *model.Model, c *SourceConfig, p *SourcePlan) error {
 	if c.Force {
 		return nil
 	}
 	if p.BudgetBytes < p.WorkingSet {
-		return settingf("expert cache of %d MiB: one token's experts need %d MiB, and below that expect hardly a hit (a smaller one must be forced)",
+		return model.Settingf("expert cache of %d MiB: one token's experts need %d MiB, and below that expect hardly a hit (a smaller one must be forced)",
 			p.BudgetBytes>>20, mebibytes(p.WorkingSet))
 	}
 	// Slots are mapped when they are needed: a budget above all experts takes no more than those.
 	take := min(p.BudgetBytes, store.WorkingSet(m.Layout, m.NExpert))
 	if left := c.Available - c.Reserved; c.Available > 0 && take > left {
-		return settingf("expert cache of %d MiB: %d MiB of memory are available, %d MiB of them needed for dense weights and context, which leaves %d MiB (a larger one must be forced)",
+		return model.Settingf("expert cache of %d MiB: %d MiB of memory are available, %d MiB of them needed for dense weights and context, which leaves %d MiB (a larger one must be forced)",
 			take>>20, c.Available>>20, c.Reserved>>20, max(0, left)>>20)
 	}
 	return nil
 }
 
 // fill sets what the plan says of the budget.
-func (p *SourcePlan) fill(m *Model, k int) {
+func (p *SourcePlan) fill(m *model.Model, k int) {
 	layers := 0
 	for _, experts := range m.Layout.Experts {
 		p.Experts += len(experts)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/moe/store"
 )
 
@@ -48,7 +49,7 @@ func TestBudget(t *testing.T) {
 		// Only as much as there are experts is ever taken.
 		{"named, more than all experts", engine.SourceConfig{BudgetBytes: math.MaxInt64, Available: 16 * mib, Reserved: mib}, math.MaxInt64, "room for 80 of 80", false},
 	} {
-		src, plan, err := m.OpenSource(c.cfg, m.NExpertUsed)
+		src, plan, err := engine.OpenSource(m, c.cfg, m.NExpertUsed)
 		text := fmt.Sprint(plan, plan.Notes)
 		if err == nil {
 			if st := src.Stats(); st.BudgetBytes != c.budget {
@@ -57,7 +58,7 @@ func TestBudget(t *testing.T) {
 			src.Close()
 		} else {
 			text = err.Error()
-			var setting *engine.SettingError
+			var setting *model.SettingError
 			if !errors.As(err, &setting) {
 				t.Errorf("%s: %v is no SettingError", c.name, err)
 			}
@@ -76,7 +77,7 @@ func TestFloor(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	for _, c := range []struct{ available, floor int64 }{{300 * mib, 160 * mib}, {32 << 30, 2 << 30}, {1 << 40, 4 << 30}} {
 		reserved := c.available - c.floor - 5*mib
-		src, plan, err := m.OpenSource(engine.SourceConfig{BudgetBytes: -1, Available: c.available, Reserved: reserved}, m.NExpertUsed)
+		src, plan, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: -1, Available: c.available, Reserved: reserved}, m.NExpertUsed)
 		if err == nil {
 			src.Close()
 		}

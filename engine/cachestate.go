@@ -50,20 +50,10 @@ var (
 	errNoKeeper     = errors.New("engine: no expert cache to keep")  // mapped and resident sources
 )
 
-// Identity is a hash of the model's tensor table: name, type, dimensions, file, offset and size of each tensor. Files that
-// agree in it have the same experts in the same places. The weights are not part of it.
-func (m *Model) Identity() [sha256.Size]byte {
-	h := sha256.New()
-	for _, t := range m.File.Tensors() {
-		fmt.Fprintf(h, "%q %d %v %d %d %d\n", t.Name, t.Type, t.Dims, t.Shard, t.Offset, t.Size)
-	}
-	return [sha256.Size]byte(h.Sum(nil))
-}
-
 // SaveCache writes what the session's cache has come to to path, beside it first and then under its name. It returns the
 // number of resident experts. A session without an expert cache is an error.
-func (s *Session) SaveCache(path string) (experts int, err error) {
-	k, ok := s.src.(store.Keeper)
+func (e *Engine) SaveCache(path string) (experts int, err error) {
+	k, ok := e.src.(store.Keeper)
 	if !ok {
 		return 0, errNoKeeper
 	}
@@ -71,7 +61,7 @@ func (s *Session) SaveCache(path string) (experts int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	data := encodeState(s.m.Identity(), st)
+	data := encodeState(e.m.Identity(), st)
 	if err := whole.WriteFile(path, func(w io.Writer) error { _, err := w.Write(data); return err }); err != nil {
 		return 0, fmt.Errorf("engine: cache state: %w", err)
 	}
@@ -84,8 +74,8 @@ func (s *Session) SaveCache(path string) (experts int, err error) {
 // other figures. A file of another model, another version, or with other bytes than were written is refused
 // (ErrStateModel, ErrStateVersion, ErrStateCorrupt) before anything is read. After any later error, ctx's included, the
 // session is of no use but to be closed.
-func (s *Session) LoadCache(ctx context.Context, path string) (store.Loaded, error) {
-	k, ok := s.src.(store.Keeper)
+func (e *Engine) LoadCache(ctx context.Context, path string) (store.Loaded, error) {
+	k, ok := e.src.(store.Keeper)
 	if !ok {
 		return store.Loaded{}, errNoKeeper
 	}
@@ -93,20 +83,20 @@ func (s *Session) LoadCache(ctx context.Context, path string) (store.Loaded, err
 	if err != nil {
 		return store.Loaded{}, err
 	}
-	if model := s.m.Identity(); f.Model != model {
+	if model := e.m.Identity(); f.Model != model {
 		return store.Loaded{}, fmt.Errorf("engine: cache state %s: tensor table %x..., the model's is %x...: %w", path, f.Model[:8], model[:8], ErrStateModel)
 	}
 	l, err := k.Load(ctx, f.CacheState)
 	if err != nil {
 		return l, fmt.Errorf("engine: cache state %s: %w", path, err)
 	}
-	s.cfg.Telemetry.rebase()
+	e.cfg.Telemetry.rebase()
 	return l, nil
 }
 
 // Settle waits until no expert is being read ahead any more, so that the counters hold everything that was asked for.
-func (s *Session) Settle() {
-	if k, ok := s.src.(store.Keeper); ok {
+func (e *Engine) Settle() {
+	if k, ok := e.src.(store.Keeper); ok {
 		k.Settle()
 	}
 }

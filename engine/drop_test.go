@@ -8,21 +8,22 @@ import (
 
 	"sluice/dump"
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/moe"
 	"sluice/moe/store"
 )
 
 // dropRun generates with dropping on, and returns the tokens, the route trace and the counters.
-func dropRun(t *testing.T, m *engine.Model, ids []int32, cfg engine.SessionConfig, sc engine.SourceConfig) ([]int32, []byte, engine.DropCount, store.Stats) {
+func dropRun(t *testing.T, m *model.Model, ids []int32, cfg engine.Config, sc engine.SourceConfig) ([]int32, []byte, model.DropCount, store.Stats) {
 	t.Helper()
-	src, _, err := m.OpenSource(sc, m.NExpertUsed)
+	src, _, err := engine.OpenSource(m, sc, m.NExpertUsed)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.Source = src
 	path := t.TempDir() + "/route.csv"
 	meta := dump.TraceMeta{Model: "m", Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: m.NExpertUsed,
-		Ahead: cfg.Prefetch != "" && cfg.Prefetch != engine.PrefetchOff}
+		Ahead: cfg.Prefetch != "" && cfg.Prefetch != moe.PrefetchOff}
 	for il := range m.NLayer {
 		meta.Layers = append(meta.Layers, dump.TraceLayer{Layer: il, ExpertBytes: m.Layout.ExpertBytes(il), DenseBytes: m.LayerDenseBytes(il)})
 	}
@@ -31,7 +32,7 @@ func dropRun(t *testing.T, m *engine.Model, ids []int32, cfg engine.SessionConfi
 		t.Fatal(err)
 	}
 	cfg.Trace = w
-	s, err := m.NewSession(cfg)
+	s, err := engine.NewSession(m, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +58,9 @@ func TestDropIsDeterministic(t *testing.T) {
 	budget := store.WorkingSet(m.Layout, m.NExpertUsed) * 3 / 2
 	for _, c := range []struct {
 		inPrefill bool
-		prefetch  string
+		prefetch  moe.Prefetch
 	}{{false, "off"}, {true, "off"}, {true, "next-layer"}, {false, "next-layer"}, {false, "last-token"}} {
-		base := engine.SessionConfig{Threads: 1, Drop: moe.Drop{Frac: 0.9, Renorm: true}, DropInPrefill: c.inPrefill, Prefetch: c.prefetch}
+		base := engine.Config{Threads: 1, Drop: moe.Drop{Frac: 0.9, Renorm: true}, DropInPrefill: c.inPrefill, Prefetch: c.prefetch}
 		toks, trace, d, st := dropRun(t, m, ids, base, engine.SourceConfig{BudgetBytes: budget, Lanes: 1, IO: "buffered"})
 		if d.Dropped == 0 || d.MassDropped <= 0 || st.Evictions == 0 {
 			t.Fatalf("%+v: dropped %+v, stats %+v: the case tests nothing", c, d, st)
@@ -70,7 +71,7 @@ func TestDropIsDeterministic(t *testing.T) {
 		for i := range 6 {
 			cfg := base
 			cfg.Threads = 1 + i%3
-			cfg.Arm = []string{"host", "table"}[i%2]
+			cfg.Arm = []model.Arm{"host", "table"}[i%2]
 			sc := engine.SourceConfig{BudgetBytes: budget, Lanes: []int{1, 4, 2}[i%3], IO: []string{"direct", "buffered"}[i/3]}
 			gotToks, gotTrace, gotD, gotSt := dropRun(t, m, ids, cfg, sc)
 			if !slices.Equal(gotToks, toks) || !bytes.Equal(gotTrace, trace) || gotD != d || gotSt.Misses != st.Misses || gotSt.PrefetchBytes != st.PrefetchBytes {
@@ -82,7 +83,7 @@ func TestDropIsDeterministic(t *testing.T) {
 }
 
 // checkTrace holds the trace against the counters and against the policy's rule, row by row.
-func checkTrace(t *testing.T, m *engine.Model, trace []byte, cfg engine.SessionConfig, d engine.DropCount, st store.Stats) {
+func checkTrace(t *testing.T, m *model.Model, trace []byte, cfg engine.Config, d model.DropCount, st store.Stats) {
 	t.Helper()
 	r, err := dump.NewTraceReader(bytes.NewReader(trace))
 	if err != nil {
@@ -123,7 +124,7 @@ func TestDropSettings(t *testing.T) {
 	m := demoModel(t)
 	nan := 0.0
 	nan /= nan
-	for _, c := range []engine.SessionConfig{
+	for _, c := range []engine.Config{
 		{Drop: moe.Drop{Frac: nan}},
 		{Drop: moe.Drop{Frac: -0.1}},
 		{Drop: moe.Drop{Frac: 1.1}},
@@ -140,7 +141,7 @@ func TestDropSettings(t *testing.T) {
 		{Prefetch: "off", PrefetchBytes: 1 << 20},
 		{PrefetchBytes: -1},
 	} {
-		if s, err := m.NewSession(c); err == nil {
+		if s, err := engine.NewSession(m, c); err == nil {
 			s.Close()
 			t.Errorf("%+v: accepted", c)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"sluice/dump"
 	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // BenchmarkDumpCost prints what an armed selection dump costs a decode step, in percent. Two sessions take turns of a few
@@ -17,14 +18,14 @@ func BenchmarkDumpCost(b *testing.B) {
 	const turn = 8 // tokens
 	m := demoModel(b)
 	ids := loadReference(b).Validation.IDs
-	for _, arm := range []string{"host", "table"} {
+	for _, arm := range []model.Arm{"host", "table"} {
 		b.Run(fmt.Sprintf("model=tinymoe-q4_k_m/arm=%s/threads=1", arm), func(b *testing.B) {
 			w, err := dump.OpenSel(b.TempDir()+"/sel.bin", dump.SelMeta{})
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer w.Close()
-			cfg := engine.SessionConfig{Arm: arm}
+			cfg := engine.Config{Arm: arm}
 			off := newSession(b, m, cfg)
 			cfg.SelDump = w
 			sides := []*engine.Session{off, newSession(b, m, cfg)}

@@ -12,6 +12,7 @@ import (
 	"sluice/dump"
 	"sluice/engine"
 	"sluice/engine/enginetest"
+	"sluice/engine/model"
 	"sluice/moe"
 	"sluice/moe/store"
 )
@@ -19,15 +20,15 @@ import (
 // exactCase is one configuration that may not change a bit of greedy output.
 type exactCase struct {
 	threads int
-	arm     string
+	arm     model.Arm
 	cache   string // none, minimal, half, all
 	policy  string
 	lanes   int
 	io      string // direct or buffered with a cache, mmap or resident without
 	chunk   int
-	ahead   string // prefetch
-	drop0   bool   // a drop threshold of 0 given
-	disarm  bool   // no taps: then there is no dump to compare
+	ahead   moe.Prefetch
+	drop0   bool // a drop threshold of 0 given
+	disarm  bool // no taps: then there is no dump to compare
 }
 
 var exactBase = exactCase{threads: 1, arm: "host", cache: "none", io: "mmap", chunk: 512}
@@ -45,7 +46,7 @@ type exactResult struct {
 }
 
 // runExact runs two turns: a prompt and 10 tokens, then a second prompt on the warm cache and 10 more.
-func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) exactResult {
+func runExact(t *testing.T, m *model.Model, ids []int32, c exactCase) exactResult {
 	t.Helper()
 	k := m.NExpertUsed
 	sc := engine.SourceConfig{IO: c.io}
@@ -55,14 +56,14 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) exactResu
 		sc.BudgetBytes = map[string]int64{"minimal": minimal, "half": all / 2, "all": all}[c.cache]
 		sc.Policy, sc.Lanes = c.policy, c.lanes
 	}
-	src, plan, err := m.OpenSource(sc, k)
+	src, plan, err := engine.OpenSource(m, sc, k)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range plan.Notes {
 		t.Log(n)
 	}
-	cfg := engine.SessionConfig{Threads: c.threads, Arm: c.arm, Batch: c.chunk, Source: src, Prefetch: c.ahead}
+	cfg := engine.Config{Threads: c.threads, Arm: c.arm, Batch: c.chunk, Source: src, Prefetch: c.ahead}
 	if c.drop0 {
 		cfg.Drop = moe.Drop{Frac: 0, Renorm: true}
 	}
@@ -74,7 +75,7 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) exactResu
 		}
 		cfg.SelDump = w
 	}
-	s, err := m.NewSession(cfg)
+	s, err := engine.NewSession(m, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func runExact(t *testing.T, m *engine.Model, ids []int32, c exactCase) exactResu
 	if st.Demanded != st.Hits+st.Misses {
 		t.Errorf("%v: %d demanded, %d hits and %d misses", c, st.Demanded, st.Hits, st.Misses)
 	}
-	if c.ahead == engine.PrefetchNextLayer && (c.cache == "minimal" || c.cache == "half") && (st.PrefetchUsed == 0 || st.PrefetchWasted == 0) {
+	if c.ahead == moe.PrefetchNextLayer && (c.cache == "minimal" || c.cache == "half") && (st.PrefetchUsed == 0 || st.PrefetchWasted == 0) {
 		t.Errorf("%v: %d prefetched, %d used, %d wasted: the case tests nothing", c, st.Prefetched, st.PrefetchUsed, st.PrefetchWasted)
 	}
 	if c.cache == "minimal" && st.Evictions == 0 {
@@ -149,7 +150,7 @@ func TestExact(t *testing.T) {
 	cached := func(cache, policy, io string, lanes int) exactCase {
 		return with(func(c *exactCase) { c.cache, c.policy, c.io, c.lanes = cache, policy, io, lanes })
 	}
-	ahead := func(c exactCase, mode string) exactCase {
+	ahead := func(c exactCase, mode moe.Prefetch) exactCase {
 		c.ahead = mode
 		return c
 	}
@@ -170,10 +171,10 @@ func TestExact(t *testing.T) {
 		cached("half", "lru", "direct", 4),
 		cached("half", "slru", "buffered", 1),
 		cached("all", "lru", "direct", 4),
-		ahead(cached("minimal", "lru", "direct", 4), engine.PrefetchNextLayer),
-		ahead(cached("half", "slru", "buffered", 1), engine.PrefetchNextLayer),
-		ahead(cached("minimal", "slru", "direct", 4), engine.PrefetchLastToken),
-		ahead(cached("half", "lru", "direct", 4), engine.PrefetchLastToken),
+		ahead(cached("minimal", "lru", "direct", 4), moe.PrefetchNextLayer),
+		ahead(cached("half", "slru", "buffered", 1), moe.PrefetchNextLayer),
+		ahead(cached("minimal", "slru", "direct", 4), moe.PrefetchLastToken),
+		ahead(cached("half", "lru", "direct", 4), moe.PrefetchLastToken),
 	} {
 		check(c)
 	}
@@ -187,13 +188,13 @@ func TestExact(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	pick := func(list ...string) string { return list[rng.IntN(len(list))] }
 	for range 40 {
-		c := exactCase{threads: 1 + rng.IntN(3), arm: pick("host", "table"), cache: pick("none", "minimal", "half", "all"),
+		c := exactCase{threads: 1 + rng.IntN(3), arm: model.Arm(pick("host", "table")), cache: pick("none", "minimal", "half", "all"),
 			chunk: []int{1, 7, 512}[rng.IntN(3)], drop0: rng.IntN(2) == 0, disarm: rng.IntN(4) == 0}
 		if c.cache == "none" {
 			c.io = pick("mmap", "resident")
 		} else {
 			c.policy, c.io, c.lanes = pick(store.Policies()...), pick("direct", "buffered"), []int{1, 4}[rng.IntN(2)]
-			c.ahead = pick(engine.PrefetchModes()...)
+			c.ahead = moe.Prefetch(pick(moe.PrefetchNames()...))
 		}
 		check(c)
 	}
@@ -203,7 +204,7 @@ func TestExact(t *testing.T) {
 func TestWarmEqualsCold(t *testing.T) {
 	m := demoModel(t)
 	ids := loadReference(t).Validation.IDs
-	warm := newSession(t, m, engine.SessionConfig{Threads: 2})
+	warm := newSession(t, m, engine.Config{Threads: 2})
 	history := slices.Clone(ids[:30])
 	history = append(history, greedy(t, m, warm, history, 9)...)
 	history = append(history, ids[100:120]...)
@@ -213,7 +214,7 @@ func TestWarmEqualsCold(t *testing.T) {
 	}
 	got := greedy(t, m, warm, history[kept:], 12)
 
-	cold := newSession(t, m, engine.SessionConfig{Threads: 1})
+	cold := newSession(t, m, engine.Config{Threads: 1})
 	if want := greedy(t, m, cold, history, 12); !slices.Equal(got, want) {
 		t.Errorf("warm %v, cold %v", got, want)
 	}

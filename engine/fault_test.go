@@ -16,6 +16,7 @@ import (
 	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/engine/gguf"
+	"sluice/engine/model"
 	"sluice/moe/store"
 )
 
@@ -47,8 +48,8 @@ func TestShortenedWhileMapped(t *testing.T) {
 	ids := loadReference(t).Validation.IDs
 	for _, threads := range []int{1, 3} {
 		m := openFile(t, path)
-		want := greedy(t, m, newSession(t, m, engine.SessionConfig{Threads: threads}), ids[:20], 10)
-		s := newSession(t, m, engine.SessionConfig{Threads: threads})
+		want := greedy(t, m, newSession(t, m, engine.Config{Threads: threads}), ids[:20], 10)
+		s := newSession(t, m, engine.Config{Threads: threads})
 		first := greedy(t, m, s, ids[:20], 5)
 		for _, size := range []int64{int64(len(data)) / 2, 0} {
 			if err := os.Truncate(path, size); err != nil {
@@ -72,7 +73,7 @@ func TestShortenedWhileMapped(t *testing.T) {
 			if err := m.MoveDense(); err == nil || !strings.Contains(err.Error(), path) {
 				t.Errorf("moving the dense weights: %v", err)
 			}
-			if _, err := engine.New(m.File, engine.OpenOptions{}); size == 0 && !errors.As(err, &fault) {
+			if _, err := model.New(m.File, model.OpenOptions{}); size == 0 && !errors.As(err, &fault) {
 				t.Errorf("binding the weights again: %v", err)
 			}
 		}
@@ -97,7 +98,7 @@ func TestShortenedWhileStreaming(t *testing.T) {
 		if err := m.MoveDense(); err != nil {
 			t.Fatal(err)
 		}
-		s := newSession(t, m, engine.SessionConfig{Threads: 2, Source: openSource(t, m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: io})})
+		s := newSession(t, m, engine.Config{Threads: 2, Source: openSource(t, m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: io})})
 		greedy(t, m, s, ids[:20], 5)
 		if err := os.Truncate(path, 4096); err != nil {
 			t.Fatal(err)
@@ -115,9 +116,9 @@ func TestShortenedWhileStreaming(t *testing.T) {
 	}
 }
 
-func openSource(t testing.TB, m *engine.Model, c engine.SourceConfig) store.Source {
+func openSource(t testing.TB, m *model.Model, c engine.SourceConfig) store.Source {
 	t.Helper()
-	src, _, err := m.OpenSource(c, m.NExpertUsed)
+	src, _, err := engine.OpenSource(m, c, m.NExpertUsed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,10 +130,10 @@ func TestReplacedFile(t *testing.T) {
 	path := demoFile(t)
 	ids := loadReference(t).Validation.IDs
 	m := openFile(t, path)
-	want := greedy(t, m, newSession(t, m, engine.SessionConfig{}), ids[:20], 10)
+	want := greedy(t, m, newSession(t, m, engine.Config{}), ids[:20], 10)
 	budget := store.WorkingSet(m.Layout, m.NExpertUsed)
-	mapped := newSession(t, m, engine.SessionConfig{})
-	cached := newSession(t, m, engine.SessionConfig{Source: openSource(t, m, engine.SourceConfig{BudgetBytes: budget})})
+	mapped := newSession(t, m, engine.Config{})
+	cached := newSession(t, m, engine.Config{Source: openSource(t, m, engine.SourceConfig{BudgetBytes: budget})})
 	other := path + ".new"
 	if err := os.WriteFile(other, make([]byte, len(demo.Model())), 0o644); err != nil {
 		t.Fatal(err)
@@ -146,7 +147,7 @@ func TestReplacedFile(t *testing.T) {
 		}
 	}
 	// What is opened by its name from now on would be another file.
-	if _, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: budget}, m.NExpertUsed); err == nil || !strings.Contains(err.Error(), "replaced by another file") {
+	if _, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: budget}, m.NExpertUsed); err == nil || !strings.Contains(err.Error(), "replaced by another file") {
 		t.Errorf("a source opened later: %v", err)
 	}
 	if err := m.MoveDense(); err == nil || !strings.Contains(err.Error(), "replaced by another file") {
@@ -177,10 +178,10 @@ func (s *stuckSource) Next(ctx context.Context) (int, store.Expert, error) {
 func TestCancelWhileWaiting(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
-	want := greedy(t, m, newSession(t, m, engine.SessionConfig{}), ids[:20], 5)
+	want := greedy(t, m, newSession(t, m, engine.Config{}), ids[:20], 5)
 	src := &stuckSource{Source: openSource(t, m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)}),
 		waits: make(chan struct{}, 1<<16), free: make(chan struct{})}
-	s := newSession(t, m, engine.SessionConfig{Threads: 2, Source: src})
+	s := newSession(t, m, engine.Config{Threads: 2, Source: src})
 	ctx, cancel := context.WithCancel(background)
 	done := make(chan error)
 	go func() {
@@ -212,7 +213,7 @@ func TestTwoSessionsOneFile(t *testing.T) {
 	for i := range 2 {
 		m := openFile(t, path)
 		src := openSource(t, m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)})
-		s := newSession(t, m, engine.SessionConfig{Threads: 2, Source: src})
+		s := newSession(t, m, engine.Config{Threads: 2, Source: src})
 		smp := greedySampler(t, m)
 		go func() {
 			g, err := s.Generate(background, ids[:40], smp, engine.GenerateConfig{MaxTokens: 20, IgnoreEOS: true}, nil)
@@ -240,7 +241,7 @@ func TestNoAddressSpace(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: 8 << 30, Max: 8 << 30}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := engine.Open(path, engine.OpenOptions{})
+	_, err := model.Open(path, model.OpenOptions{})
 	if err == nil || !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "limit of address space: 8192 MiB, ") {
 		t.Errorf("error %v", err)
 	}

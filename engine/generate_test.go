@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 	"sluice/moe/store"
 )
@@ -26,7 +27,7 @@ func (c *countdown) Err() error {
 	return nil
 }
 
-func generateModel(t *testing.T) *engine.Model {
+func generateModel(t *testing.T) *model.Model {
 	return openFile(t, writeFile(t, "m.gguf", buildSynth(t, synth.Config{Type: "f16", Seed: 12, Geometry: narrow})))
 }
 
@@ -36,7 +37,7 @@ func TestStopAtEndToken(t *testing.T) {
 	data := buildSynth(t, synth.Config{Type: "f16", Seed: 12, Geometry: narrow})
 	m := parseModel(t, "m.gguf", data)
 	prompt := randomIDs(m, 1, 9)
-	free := greedy(t, m, newSession(t, m, engine.SessionConfig{}), prompt, 12)
+	free := greedy(t, m, newSession(t, m, engine.Config{}), prompt, 12)
 	at := 5
 	for slices.Index(free, free[at]) < at { // its first appearance
 		at++
@@ -47,7 +48,7 @@ func TestStopAtEndToken(t *testing.T) {
 		t.Fatalf("token %d does not end a text", free[at])
 	}
 	for _, ignore := range []bool{false, true} {
-		s := newSession(t, m, engine.SessionConfig{})
+		s := newSession(t, m, engine.Config{})
 		var shown []int32
 		g, err := s.Generate(background, prompt, greedySampler(t, m), engine.GenerateConfig{MaxTokens: 12, IgnoreEOS: ignore},
 			func(id int32) error { shown = append(shown, id); return nil })
@@ -71,7 +72,7 @@ func TestStopAtEndToken(t *testing.T) {
 func TestGenerateLength(t *testing.T) {
 	m := generateModel(t)
 	for _, n := range []int{0, 1, 2, 7} {
-		s := newSession(t, m, engine.SessionConfig{})
+		s := newSession(t, m, engine.Config{})
 		g, err := s.Generate(background, []int32{1, 2, 3}, greedySampler(t, m), engine.GenerateConfig{MaxTokens: n, IgnoreEOS: true}, nil)
 		if err != nil || len(g.Tokens) != n || g.Stop != engine.StopLength || g.Decode.Tokens != max(0, n-1) {
 			t.Errorf("%d tokens wanted: %+v, %v", n, g, err)
@@ -84,11 +85,11 @@ func TestGenerateLength(t *testing.T) {
 func TestContextFull(t *testing.T) {
 	m := generateModel(t)
 	const ctx = 40
-	long := greedy(t, m, newSession(t, m, engine.SessionConfig{Ctx: 100}), randomIDs(m, 1, 30), 30)
+	long := greedy(t, m, newSession(t, m, engine.Config{Ctx: 100}), randomIDs(m, 1, 30), 30)
 	for _, c := range []struct{ prompt, max, want int }{
 		{30, -1, 11}, {30, 30, 11}, {40, -1, 1}, {39, -1, 2}, {30, 11, 11}, {30, 10, 10},
 	} {
-		s := newSession(t, m, engine.SessionConfig{Ctx: ctx, Batch: 7})
+		s := newSession(t, m, engine.Config{Ctx: ctx, Batch: 7})
 		ids := randomIDs(m, 1, c.prompt)
 		g, err := s.Generate(background, ids, greedySampler(t, m), engine.GenerateConfig{MaxTokens: c.max, IgnoreEOS: true}, nil)
 		if err != nil {
@@ -105,7 +106,7 @@ func TestContextFull(t *testing.T) {
 			t.Errorf("tokens %v, want those of a larger context %v", g.Tokens, long[:c.want])
 		}
 	}
-	s := newSession(t, m, engine.SessionConfig{Ctx: ctx})
+	s := newSession(t, m, engine.Config{Ctx: ctx})
 	_, err := s.Generate(background, randomIDs(m, 1, 41), greedySampler(t, m), engine.GenerateConfig{MaxTokens: 5}, nil)
 	if !errors.Is(err, engine.ErrContextFull) || !strings.Contains(err.Error(), "41 tokens at position 0 exceed the context of 40") {
 		t.Errorf("a prompt too long: %v", err)
@@ -118,7 +119,7 @@ func TestContextFull(t *testing.T) {
 // TestEmitError: an error of the receiver ends the run and comes back as it is.
 func TestEmitError(t *testing.T) {
 	m := generateModel(t)
-	s := newSession(t, m, engine.SessionConfig{})
+	s := newSession(t, m, engine.Config{})
 	closed := errors.New("pipe closed")
 	g, err := s.Generate(background, []int32{1, 2, 3}, greedySampler(t, m), engine.GenerateConfig{MaxTokens: 9, IgnoreEOS: true}, func(int32) error { return closed })
 	if err != closed || len(g.Tokens) != 1 {
@@ -132,15 +133,15 @@ func TestCancel(t *testing.T) {
 	m := generateModel(t)
 	prompt := randomIDs(m, 2, 20)
 	const chunk, want = 6, 8 // 4 chunks of the prompt, then single tokens
-	cold := greedy(t, m, newSession(t, m, engine.SessionConfig{Batch: chunk}), prompt, want)
+	cold := greedy(t, m, newSession(t, m, engine.Config{Batch: chunk}), prompt, want)
 	passes := (len(prompt)+chunk-1)/chunk + want - 1
 	for _, src := range sources {
 		for n := range passes * m.NLayer {
-			source, _, err := m.OpenSource(src.config(m), m.NExpertUsed)
+			source, _, err := engine.OpenSource(m, src.config(m), m.NExpertUsed)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := m.NewSession(engine.SessionConfig{Batch: chunk, Source: source})
+			s, err := engine.NewSession(m, engine.Config{Batch: chunk, Source: source})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -181,17 +182,17 @@ func TestCancelThenOther(t *testing.T) {
 	m := generateModel(t)
 	first := randomIDs(m, 2, 30)
 	other := append(slices.Clone(first[:17]), randomIDs(m, 3, 12)...)
-	coldLogits, err := newSession(t, m, engine.SessionConfig{Batch: 5}).Prefill(background, other)
+	coldLogits, err := newSession(t, m, engine.Config{Batch: 5}).Prefill(background, other)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := appendBits(nil, coldLogits)
 	for n := range 6 * m.NLayer {
-		src, _, err := m.OpenSource(engine.SourceConfig{IO: "buffered", BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)}, m.NExpertUsed)
+		src, _, err := engine.OpenSource(m, engine.SourceConfig{IO: "buffered", BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed)}, m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := newSession(t, m, engine.SessionConfig{Batch: 5, Source: src})
+		s := newSession(t, m, engine.Config{Batch: 5, Source: src})
 		if _, err := s.Prefill(&countdown{background, n}, first); !errors.Is(err, context.Canceled) {
 			t.Fatalf("look %d: %v, want context.Canceled", n, err)
 		}
@@ -211,7 +212,7 @@ func TestCancelledBefore(t *testing.T) {
 	m := generateModel(t)
 	ctx, cancel := context.WithCancel(background)
 	cancel()
-	s := newSession(t, m, engine.SessionConfig{})
+	s := newSession(t, m, engine.Config{})
 	g, err := s.Generate(ctx, []int32{1, 2}, greedySampler(t, m), engine.GenerateConfig{MaxTokens: 4}, nil)
 	if err != nil || g.Stop != engine.StopCancel || len(g.Tokens) != 0 || s.Pos() != 0 {
 		t.Errorf("%+v, %v, position %d", g, err, s.Pos())
@@ -223,7 +224,7 @@ func TestCancelFromEmit(t *testing.T) {
 	m := generateModel(t)
 	ctx, cancel := context.WithCancel(background)
 	defer cancel()
-	s := newSession(t, m, engine.SessionConfig{})
+	s := newSession(t, m, engine.Config{})
 	n := 0
 	g, err := s.Generate(ctx, []int32{1, 2}, greedySampler(t, m), engine.GenerateConfig{MaxTokens: 20, IgnoreEOS: true}, func(int32) error {
 		if n++; n == 3 {

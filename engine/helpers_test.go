@@ -4,9 +4,9 @@ import (
 	"context"
 	"testing"
 
-	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/engine/enginetest"
+	"sluice/engine/model"
 )
 
 var background = context.Background()
@@ -27,7 +27,7 @@ var (
 )
 
 // demoModel opens the built-in model from memory.
-func demoModel(t testing.TB) *engine.Model {
+func demoModel(t testing.TB) *model.Model {
 	t.Helper()
 	return parseModel(t, demo.Name, demo.Model())
 }

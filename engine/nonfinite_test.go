@@ -13,6 +13,7 @@ import (
 	"sluice/dump"
 	"sluice/engine"
 	"sluice/engine/gguf"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 	"sluice/moe"
 	"sluice/moe/store"
@@ -36,8 +37,8 @@ func TestBrokenRouter(t *testing.T) {
 		for _, v := range []float32{float32(math.NaN()), float32(math.Inf(1))} {
 			r := spoil(fmt.Sprintf("blk.%d.ffn_gate_inp.weight", layer), 5*narrow.Embd+3, v)
 			m := parseModel(t, "m.gguf", r.apply(t, data))
-			for _, arm := range []string{"host", "table"} {
-				s := newSession(t, m, engine.SessionConfig{Arm: arm, Batch: 3})
+			for _, arm := range []model.Arm{"host", "table"} {
+				s := newSession(t, m, engine.Config{Arm: arm, Batch: 3})
 				_, err := s.Prefill(background, []int32{1, 2, 3, 4, 5})
 				var bad *moe.LogitError
 				if !errors.As(err, &bad) {
@@ -56,14 +57,14 @@ func TestBrokenRouter(t *testing.T) {
 }
 
 // brokenRun opens the file, runs tokens through the given source and returns the error, which must be there.
-func brokenRun(t *testing.T, path string, sc func(*engine.Model) engine.SourceConfig) error {
+func brokenRun(t *testing.T, path string, sc func(*model.Model) engine.SourceConfig) error {
 	t.Helper()
 	m := openFile(t, path)
-	src, _, err := m.OpenSource(sc(m), m.NExpertUsed)
+	src, _, err := engine.OpenSource(m, sc(m), m.NExpertUsed)
 	if err != nil {
 		return err
 	}
-	s := newSession(t, m, engine.SessionConfig{Source: src, Threads: 2})
+	s := newSession(t, m, engine.Config{Source: src, Threads: 2})
 	_, err = s.Generate(background, randomIDs(m, 6, 40), greedySampler(t, m), engine.GenerateConfig{MaxTokens: 5, IgnoreEOS: true}, nil)
 	if err == nil {
 		t.Error("no error")
@@ -73,14 +74,14 @@ func brokenRun(t *testing.T, path string, sc func(*engine.Model) engine.SourceCo
 }
 
 // firstUse is the position of the first of ids that goes to an expert of a layer.
-func firstUse(t *testing.T, m *engine.Model, ids []int32, layer int, expert int32) int {
+func firstUse(t *testing.T, m *model.Model, ids []int32, layer int, expert int32) int {
 	t.Helper()
 	path := t.TempDir() + "/sel.bin"
 	w, err := dump.OpenSel(path, dump.SelMeta{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSession(t, m, engine.SessionConfig{SelDump: w})
+	s := newSession(t, m, engine.Config{SelDump: w})
 	if _, err := s.Prefill(background, ids); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,7 @@ func TestBrokenAttention(t *testing.T) {
 		if name == "ffn_down_shexp.weight" {
 			where = "expert"
 		}
-		_, err := newSession(t, m, engine.SessionConfig{}).Prefill(background, []int32{1, 2, 7, 3})
+		_, err := newSession(t, m, engine.Config{}).Prefill(background, []int32{1, 2, 7, 3})
 		if want := "engine: layer 1: the " + where + " output is not finite (token at position 0)"; err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", name, err, want)
 		}
@@ -139,7 +140,7 @@ func TestBrokenEmbedding(t *testing.T) {
 	data := buildSynth(t, synth.Config{Type: "f16", Seed: 4, Geometry: narrow})
 	r := spoil("token_embd.weight", 7*narrow.Embd, float32(math.NaN()))
 	m := parseModel(t, "m.gguf", r.apply(t, data))
-	_, err := newSession(t, m, engine.SessionConfig{}).Prefill(background, []int32{1, 2, 7, 3})
+	_, err := newSession(t, m, engine.Config{}).Prefill(background, []int32{1, 2, 7, 3})
 	if want := "engine: layer 0: the token's embedding is not finite (token at position 2)"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -152,11 +153,11 @@ func TestStreamedExpertCorrupted(t *testing.T) {
 		path := writeFile(t, "m.gguf", data)
 		m := openFile(t, path)
 		x := m.Layout.Experts[1][2].Down
-		src, _, err := m.OpenSource(engine.SourceConfig{IO: io, BudgetBytes: store.WorkingSet(m.Layout, 2)}, 2)
+		src, _, err := engine.OpenSource(m, engine.SourceConfig{IO: io, BudgetBytes: store.WorkingSet(m.Layout, 2)}, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := newSession(t, m, engine.SessionConfig{Source: src})
+		s := newSession(t, m, engine.Config{Source: src})
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -190,11 +191,11 @@ func TestShortenedFile(t *testing.T) {
 		for _, left := range []int64{0, 4096} { // experts' bytes left
 			path := writeFile(t, "m.gguf", data)
 			m := openFile(t, path)
-			src, _, err := m.OpenSource(engine.SourceConfig{IO: io, BudgetBytes: store.WorkingSet(m.Layout, 2)}, 2)
+			src, _, err := engine.OpenSource(m, engine.SourceConfig{IO: io, BudgetBytes: store.WorkingSet(m.Layout, 2)}, 2)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := newSession(t, m, engine.SessionConfig{Source: src})
+			s := newSession(t, m, engine.Config{Source: src})
 			if err := os.Truncate(path, last.Offset+left); err != nil {
 				t.Fatal(err)
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 	"sluice/kernels"
 	"sluice/moe"
@@ -14,12 +15,12 @@ import (
 )
 
 // recorded opens a session with a recorder, cached or not.
-func recorded(t testing.TB, m *engine.Model, cfg engine.SessionConfig, budget int64) (*engine.Session, *engine.Recorder) {
+func recorded(t testing.TB, m *model.Model, cfg engine.Config, budget int64) (*engine.Session, *model.Recorder) {
 	t.Helper()
-	rec := engine.NewRecorder(1<<14, 1<<12)
+	rec := model.NewRecorder(1<<14, 1<<12)
 	cfg.Recorder = rec
 	if budget > 0 {
-		src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: budget, IO: "buffered", Observer: rec}, m.NExpertUsed)
+		src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: budget, IO: "buffered", Observer: rec}, m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +30,7 @@ func recorded(t testing.TB, m *engine.Model, cfg engine.SessionConfig, budget in
 }
 
 // calls cuts ops into forward passes, each as the sequence of (layer, kind) without repeated passes.
-func calls(ops []engine.Op) (out [][]string) {
+func calls(ops []model.Op) (out [][]string) {
 	for i, o := range ops {
 		if i == 0 || o.Call != ops[i-1].Call {
 			out = append(out, nil)
@@ -47,19 +48,19 @@ func calls(ops []engine.Op) (out [][]string) {
 func TestOpsDoNotDependOnResidency(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
-	plain := newSession(t, m, engine.SessionConfig{Threads: 2})
+	plain := newSession(t, m, engine.Config{Threads: 2})
 	want := greedy(t, m, plain, ids[:40], 8)
 	minimal := store.WorkingSet(m.Layout, m.NExpertUsed)
 	var first [][]string
 	for _, c := range []struct {
 		name   string
-		cfg    engine.SessionConfig
+		cfg    engine.Config
 		budget int64
 	}{
-		{"resident", engine.SessionConfig{Threads: 2}, 0},
-		{"table arm", engine.SessionConfig{Threads: 1, Arm: "table"}, 0},
-		{"streamed", engine.SessionConfig{Threads: 2}, minimal},
-		{"dropping", engine.SessionConfig{Threads: 2, Drop: moe.Drop{Frac: 1, Renorm: true}, DropInPrefill: true}, minimal},
+		{"resident", engine.Config{Threads: 2}, 0},
+		{"table arm", engine.Config{Threads: 1, Arm: "table"}, 0},
+		{"streamed", engine.Config{Threads: 2}, minimal},
+		{"dropping", engine.Config{Threads: 2, Drop: moe.Drop{Frac: 1, Renorm: true}, DropInPrefill: true}, minimal},
 	} {
 		s, rec := recorded(t, m, c.cfg, c.budget)
 		got := greedy(t, m, s, ids[:40], 8)
@@ -81,12 +82,12 @@ func TestOpsDoNotDependOnResidency(t *testing.T) {
 				t.Fatalf("%s: op %+v after one that ended at %d", c.name, o, end)
 			}
 			end = o.End
-			if o.Kind != engine.OpFetch && o.Kind != engine.OpEmbed {
+			if o.Kind != model.OpFetch && o.Kind != model.OpEmbed {
 				bytes += o.Bytes
 			}
-			if o.Kind == engine.OpFetch {
+			if o.Kind == model.OpFetch {
 				read += int(o.Read)
-				if (o.Read > 0) != (o.Memory == engine.OpFlash) || (c.budget > 0) != (o.Memory != engine.OpDRAM) {
+				if (o.Read > 0) != (o.Memory == model.OpFlash) || (c.budget > 0) != (o.Memory != model.OpDRAM) {
 					t.Fatalf("%s: %d experts read, memory %s", c.name, o.Read, o.Memory)
 				}
 			}
@@ -121,7 +122,7 @@ func TestOpsDoNotDependOnResidency(t *testing.T) {
 // A layer call in many passes, with a shared expert, and all logits.
 func TestOpsOfPasses(t *testing.T) {
 	m := synthModel(t, synth.Config{Arch: "qwen2moe", Type: "q8_0", Geometry: narrow})
-	s, rec := recorded(t, m, engine.SessionConfig{Threads: 2}, 0)
+	s, rec := recorded(t, m, engine.Config{Threads: 2}, 0)
 	n := 0
 	if err := s.PrefillAll(background, make([]int32, 40), func(int, []float32) error { n++; return nil }); err != nil {
 		t.Fatal(err)
@@ -131,7 +132,7 @@ func TestOpsOfPasses(t *testing.T) {
 	if len(seq) != 1 || !slices.Contains(seq[0], "0 shared_down") || !slices.Contains(seq[0], "-1 output") {
 		t.Errorf("ops %v", seq)
 	}
-	if o := ops[len(ops)-1]; o.Kind != engine.OpOutput || o.Tokens != 40%16 || o.Layer != -1 || o.Decode {
+	if o := ops[len(ops)-1]; o.Kind != model.OpOutput || o.Tokens != 40%16 || o.Layer != -1 || o.Decode {
 		t.Errorf("last op %+v", o)
 	}
 }
@@ -139,8 +140,8 @@ func TestOpsOfPasses(t *testing.T) {
 // A full ring forgets the oldest.
 func TestRecorderRing(t *testing.T) {
 	m := demoModel(t)
-	rec := engine.NewRecorder(10, 1)
-	s := newSession(t, m, engine.SessionConfig{Recorder: rec})
+	rec := model.NewRecorder(10, 1)
+	s := newSession(t, m, engine.Config{Recorder: rec})
 	for range 2 {
 		if _, err := s.Decode(background, 1); err != nil {
 			t.Fatal(err)
@@ -148,7 +149,7 @@ func TestRecorderRing(t *testing.T) {
 	}
 	ops, lost := rec.Ops()
 	all := 2 * (3 + 13*m.NLayer)
-	if len(ops) != 10 || lost != all-10 || ops[9].Kind != engine.OpOutput || ops[8].Kind != engine.OpOutNorm || ops[7].Kind != engine.OpDown {
+	if len(ops) != 10 || lost != all-10 || ops[9].Kind != model.OpOutput || ops[8].Kind != model.OpOutNorm || ops[7].Kind != model.OpDown {
 		t.Errorf("%d ops, %d lost of %d: %v", len(ops), lost, all, ops)
 	}
 	if rec.Reset(); true {
@@ -162,7 +163,7 @@ func TestRecorderRing(t *testing.T) {
 func TestRecordingAllocatesNothing(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
-	s, rec := recorded(t, m, engine.SessionConfig{Threads: 2}, store.WorkingSet(m.Layout, m.NExpertUsed))
+	s, rec := recorded(t, m, engine.Config{Threads: 2}, store.WorkingSet(m.Layout, m.NExpertUsed))
 	i := 0
 	step := func() {
 		if _, err := s.Decode(background, ids[i]); err != nil {
@@ -190,8 +191,8 @@ func BenchmarkRecorder(b *testing.B) {
 	for _, threads := range []int{1, 2} {
 		b.Run(fmt.Sprintf("model=tinymoe-q4_k_m/threads=%d", threads), func(b *testing.B) {
 			sides := [2]*engine.Session{
-				newSession(b, m, engine.SessionConfig{Threads: threads}),
-				newSession(b, m, engine.SessionConfig{Threads: threads, Recorder: engine.NewRecorder(1<<12, 1)}),
+				newSession(b, m, engine.Config{Threads: threads}),
+				newSession(b, m, engine.Config{Threads: threads, Recorder: model.NewRecorder(1<<12, 1)}),
 			}
 			var took [2][]time.Duration
 			b.ReportAllocs()

@@ -26,7 +26,7 @@ func TestWideModelInPasses(t *testing.T) {
 			ids[i] = int32(i * i % 300)
 		}
 		run := func(batch, threads int) []float32 {
-			s := newSession(t, m, engine.SessionConfig{Batch: batch, Threads: threads})
+			s := newSession(t, m, engine.Config{Batch: batch, Threads: threads})
 			var out []float32
 			if err := s.PrefillAll(background, ids, func(_ int, l []float32) error { out = append(out, l...); return nil }); err != nil {
 				t.Fatal(err)

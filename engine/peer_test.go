@@ -147,7 +147,7 @@ func (c peerCase) run(t *testing.T) {
 		ids[i] = int32(rng.IntN(m.NVocab))
 	}
 	// A chunk that divides neither the text nor any tile, and a context that the text fills.
-	s := newSession(t, m, engine.SessionConfig{Ctx: n, Batch: 37})
+	s := newSession(t, m, engine.Config{Ctx: n, Batch: 37})
 	margins := routeMargins(s, m.NExpertUsed, n)
 	var clear []int
 	logits := make([][]float32, n)
@@ -204,7 +204,7 @@ func (c peerCase) run(t *testing.T) {
 func checkMoves(t *testing.T, plain []byte, ids []int32, positions []int, edited []float64, least float64) {
 	t.Helper()
 	m := parseModel(t, "plain.gguf", plain)
-	s := newSession(t, m, engine.SessionConfig{Ctx: len(ids)})
+	s := newSession(t, m, engine.Config{Ctx: len(ids)})
 	moved := 0.0
 	if err := s.PrefillAll(background, ids, func(i int, l []float32) error {
 		if j := slices.Index(positions, i); j >= 0 {

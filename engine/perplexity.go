@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"sluice/engine/model"
 	"sluice/kernels"
 )
 
@@ -35,7 +36,7 @@ func (p Perplexity) Value() float64 { return math.Exp(p.Mean()) }
 func (s *Session) MeasurePerplexity(ctx context.Context, ids []int32, chunk int, mode EvalMode, progress func(done, total int, p Perplexity)) (Perplexity, error) {
 	var p Perplexity
 	if chunk < 2 || chunk > s.cfg.Ctx {
-		return p, settingf("eval chunk of %d tokens: want 2..%d (the context)", chunk, s.cfg.Ctx)
+		return p, model.Settingf("eval chunk of %d tokens: want 2..%d (the context)", chunk, s.cfg.Ctx)
 	}
 	total := len(ids) / chunk
 	if total == 0 {

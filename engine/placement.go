@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"slices"
+	"sluice/engine/model"
 	"strings"
 )
 
@@ -34,32 +35,32 @@ type Placement struct {
 // arithmetic. Where there is no expert cache the experts go with the dense weights, unless cache.IO says
 // that they stay in the mapping: with DenseAnon cache.IO then becomes "resident", and OpenSource copies
 // them.
-func (m *Model) PlaceWeights(mode string, cache *SourceConfig) (Placement, error) {
+func PlaceWeights(m *model.Model, mode string, cache *SourceConfig) (Placement, error) {
 	uncached := cache.BudgetBytes == 0 || cache.BudgetBytes < 0 && cache.fits(m)
 	experts := uncached && cache.IO != "mmap" // go with the dense weights
 	p := Placement{Mode: mode, Why: "asked for"}
 	switch {
 	case !slices.Contains(DenseModes(), mode):
-		return p, settingf("dense weights %q: want one of %s", mode, strings.Join(DenseModes(), ", "))
+		return p, model.Settingf("dense weights %q: want one of %s", mode, strings.Join(DenseModes(), ", "))
 	case mode == DenseAuto:
-		p.Mode, p.Why = m.autoPlace(cache, uncached)
+		p.Mode, p.Why = autoPlace(m, cache, uncached)
 	case mode != DenseMmap:
 		need, what := m.DenseBytes(), "dense weights"
 		if experts {
 			need, what = need+m.ExpertBytes(), "all weights"
 		}
 		if context := cache.Reserved - m.DenseBytes(); cache.Available > 0 && need+context > cache.Available {
-			return p, settingf("%s kept in memory (%s) take %d MiB and the context %d MiB, %d MiB of memory are available: try dense weights mmap",
+			return p, model.Settingf("%s kept in memory (%s) take %d MiB and the context %d MiB, %d MiB of memory are available: try dense weights mmap",
 				what, mode, mebibytes(need), mebibytes(context), cache.Available>>20)
 		}
 	}
 	switch p.Mode {
 	case DenseWarm:
-		read, locked, err := m.warm(experts)
+		read, locked, err := m.Warm(experts)
 		if err != nil {
 			return p, err
 		}
-		p.Notes = append(p.Notes, warmNote(read, locked))
+		p.Notes = append(p.Notes, model.WarmNote(read, locked))
 	case DenseAnon:
 		if experts {
 			cache.BudgetBytes, cache.IO = 0, "resident"
@@ -67,13 +68,13 @@ func (m *Model) PlaceWeights(mode string, cache *SourceConfig) (Placement, error
 		if err := m.MoveDense(); err != nil {
 			return p, err
 		}
-		p.Notes = m.mem.Notes()
+		p.Notes = m.MemoryNotes()
 	}
 	return p, nil
 }
 
 // autoPlace chooses anon or mmap.
-func (m *Model) autoPlace(cache *SourceConfig, uncached bool) (mode, why string) {
+func autoPlace(m *model.Model, cache *SourceConfig, uncached bool) (mode, why string) {
 	need, free := m.DenseBytes(), cache.Available
 	switch {
 	case uncached:

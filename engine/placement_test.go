@@ -15,7 +15,7 @@ func TestPlaceWeights(t *testing.T) {
 	path := demoFile(t)
 	ids := loadReference(t).Validation.IDs
 	plain := openFile(t, path)
-	want := greedy(t, plain, newSession(t, plain, engine.SessionConfig{}), ids[:20], 5)
+	want := greedy(t, plain, newSession(t, plain, engine.Config{}), ids[:20], 5)
 	dense, experts := plain.DenseBytes(), plain.ExpertBytes()
 	const mib, gib = int64(1) << 20, int64(1) << 30
 	for _, c := range []struct {
@@ -43,7 +43,7 @@ func TestPlaceWeights(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := openFile(t, path)
-			p, err := m.PlaceWeights(c.mode, &c.cache)
+			p, err := engine.PlaceWeights(m, c.mode, &c.cache)
 			if c.place == "" {
 				if err == nil || !strings.Contains(err.Error(), c.why) {
 					t.Errorf("got %v, want %q", err, c.why)
@@ -59,7 +59,7 @@ func TestPlaceWeights(t *testing.T) {
 			if c.mode == "warm" && (len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "of the mapping read")) {
 				t.Errorf("notes %q", p.Notes)
 			}
-			s := newSession(t, m, engine.SessionConfig{Source: openSource(t, m, c.cache)})
+			s := newSession(t, m, engine.Config{Source: openSource(t, m, c.cache)})
 			if got := greedy(t, m, s, ids[:20], 5); !slices.Equal(got, want) {
 				t.Errorf("tokens %v, want %v", got, want)
 			}
@@ -82,7 +82,7 @@ func TestWarmWithoutLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := openFile(t, demoFile(t))
-	p, err := m.PlaceWeights("warm", &engine.SourceConfig{})
+	p, err := engine.PlaceWeights(m, "warm", &engine.SourceConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

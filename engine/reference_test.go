@@ -25,8 +25,8 @@ func TestGreedyEqualsReference(t *testing.T) {
 	for _, name := range trainedFiles {
 		t.Run("file="+name, func(t *testing.T) {
 			m := trainedModel(t, name)
-			s := newSession(t, m, engine.SessionConfig{Threads: 2})
-			exact := newSession(t, m, engine.SessionConfig{Threads: 2, ExactActs: true})
+			s := newSession(t, m, engine.Config{Threads: 2})
+			exact := newSession(t, m, engine.Config{Threads: 2, ExactActs: true})
 			for _, p := range ref.Files[name].Prompts {
 				p.Follow(t, m, s, exact, len(p.Greedy), name == "tinymoe-f16.gguf")
 			}
@@ -50,7 +50,7 @@ func TestPerplexityEqualsReference(t *testing.T) {
 			if !slices.Equal(ids, ref.Validation.IDs) {
 				t.Fatal("tokens of the text differ from the reference")
 			}
-			s := newSession(t, m, engine.SessionConfig{Threads: 2})
+			s := newSession(t, m, engine.Config{Threads: 2})
 			p, err := s.MeasurePerplexity(background, ids, 512, engine.EvalPrefill, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -75,7 +75,7 @@ func TestDecodePerplexityEqualsPrefill(t *testing.T) {
 	var got [2]engine.Perplexity
 	for i, mode := range []engine.EvalMode{engine.EvalPrefill, engine.EvalDecode} {
 		var err error
-		s := newSession(t, m, engine.SessionConfig{Threads: 2})
+		s := newSession(t, m, engine.Config{Threads: 2})
 		if got[i], err = s.MeasurePerplexity(background, ids, 96, mode, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestRoutingEqualsReference(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := newSession(t, m, engine.SessionConfig{Threads: 2, ExactActs: c.exact, KV: "f32", SelDump: w})
+				s := newSession(t, m, engine.Config{Threads: 2, ExactActs: c.exact, KV: "f32", SelDump: w})
 				want := ref.Files[name]
 				var worstLogProb float64
 				err = s.PrefillAll(background, ref.IDs, func(i int, logits []float32) error {

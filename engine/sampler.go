@@ -2,13 +2,11 @@ package engine
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
-
-	"sluice/kernels"
+	"sluice/engine/model"
 )
 
 // SamplerConfig says how the next token is drawn from the logits. The steps come in this order:
@@ -65,7 +63,7 @@ type candidate struct {
 // NewSampler makes a sampler for a vocabulary of nVocab tokens.
 func NewSampler(c SamplerConfig, nVocab int) (*Sampler, error) {
 	if err := c.Validate(); err != nil {
-		return nil, settingf("%w", err)
+		return nil, model.Settingf("%w", err)
 	}
 	s := &Sampler{c: c, rng: rand.New(rand.NewPCG(c.Seed, 0x9e3779b97f4a7c15))}
 	if c.Temp > 0 || c.RepeatPenalty != 1 {
@@ -75,17 +73,6 @@ func NewSampler(c SamplerConfig, nVocab int) (*Sampler, error) {
 		s.recent = make([]int32, 0, c.RepeatLastN)
 	}
 	return s, nil
-}
-
-// ErrNotFinite is returned where no token can be chosen: a logit is NaN, or the greatest is infinite.
-var ErrNotFinite = errors.New("engine: logits are not finite")
-
-// greatest is the first maximum.
-func greatest(logits []float32) (int32, error) {
-	if i := kernels.ArgMax(logits); i >= 0 && !math.IsInf(float64(logits[i]), 0) {
-		return int32(i), nil
-	}
-	return 0, ErrNotFinite
 }
 
 // greedy says whether a draw is the first maximum of the logits as they are.
@@ -108,12 +95,12 @@ func (s *Sampler) Accept(id int32) {
 func (s *Sampler) Sample(logits []float32) (int32, error) {
 	s.penalise(logits)
 	if s.c.Temp == 0 {
-		return greatest(logits)
+		return model.Greatest(logits)
 	}
 	cand := s.cand[:len(logits)]
 	for i, l := range logits {
 		if math.IsNaN(float64(l)) || math.IsInf(float64(l), 1) {
-			return 0, ErrNotFinite
+			return 0, model.ErrNotFinite
 		}
 		cand[i] = candidate{id: int32(i), logit: l}
 	}
@@ -121,7 +108,7 @@ func (s *Sampler) Sample(logits []float32) (int32, error) {
 	var sum float64
 	top := float64(cand[0].logit)
 	if math.IsInf(top, -1) {
-		return 0, ErrNotFinite // every token is impossible
+		return 0, model.ErrNotFinite // every token is impossible
 	}
 	likely := cand[0].id
 	for i := range cand {

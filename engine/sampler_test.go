@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // logs are logits of the given probabilities.
@@ -212,7 +213,7 @@ func TestSamplerSettings(t *testing.T) {
 		{func(c *engine.SamplerConfig) { c.RepeatLastN = -1 }, "repeat window -1: want 0 or more"},
 	} {
 		_, err := engine.NewSampler(with(plain, c.edit), 10)
-		var setting *engine.SettingError
+		var setting *model.SettingError
 		if err == nil || err.Error() != c.want || !errors.As(err, &setting) {
 			t.Errorf("got %v, want a SettingError %q", err, c.want)
 		}

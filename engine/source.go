@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"sluice/engine/model"
 	"sluice/moe/store"
 )
 
@@ -63,16 +64,16 @@ func (p SourcePlan) String() string {
 
 // OpenSource opens the model's expert source for a session with k experts per token. The session
 // that gets it closes it. A setting that cannot take effect is an error that says why.
-func (m *Model) OpenSource(c SourceConfig, k int) (store.Source, SourcePlan, error) {
+func OpenSource(m *model.Model, c SourceConfig, k int) (store.Source, SourcePlan, error) {
 	p := SourcePlan{WorkingSet: store.WorkingSet(m.Layout, k)}
 	auto := c.BudgetBytes < 0
 	if auto {
-		if err := m.autoBudget(&c, &p); err != nil {
+		if err := autoBudget(m, &c, &p); err != nil {
 			return nil, p, err
 		}
 	}
 	if c.BudgetBytes == 0 {
-		return m.openUncached(c, p, auto)
+		return openUncached(m, c, p, auto)
 	}
 	p.BudgetBytes, p.Policy, p.Lanes, p.IO = c.BudgetBytes, c.Policy, c.Lanes, c.IO
 	if p.Policy == "" {
@@ -82,12 +83,12 @@ func (m *Model) OpenSource(c SourceConfig, k int) (store.Source, SourcePlan, err
 		p.Lanes = DefaultLanes
 	}
 	if !slices.Contains(store.Policies(), p.Policy) {
-		return nil, p, settingf("cache policy %q: want one of %s", p.Policy, strings.Join(store.Policies(), ", "))
+		return nil, p, model.Settingf("cache policy %q: want one of %s", p.Policy, strings.Join(store.Policies(), ", "))
 	}
 	if p.Lanes < 1 || p.Lanes > 256 {
-		return nil, p, settingf("%d reader lanes: want 1..256", p.Lanes)
+		return nil, p, model.Settingf("%d reader lanes: want 1..256", p.Lanes)
 	}
-	if err := m.checkBudget(&c, &p); err != nil {
+	if err := checkBudget(m, &c, &p); err != nil {
 		return nil, p, err
 	}
 	p.fill(m, k)
@@ -97,12 +98,12 @@ func (m *Model) OpenSource(c SourceConfig, k int) (store.Source, SourcePlan, err
 		direct = true
 		for _, f := range m.Layout.Files {
 			if f.Path == "" && p.IO == "direct" {
-				return nil, p, settingf("%s is in memory: direct reads need a file", f.Name)
+				return nil, p, model.Settingf("%s is in memory: direct reads need a file", f.Name)
 			}
 		}
 	case "buffered":
 	default:
-		return nil, p, settingf("I/O %q with an expert cache: want direct or buffered", p.IO)
+		return nil, p, model.Settingf("I/O %q with an expert cache: want direct or buffered", p.IO)
 	}
 	src, err := store.NewCached(m.Layout, store.CacheConfig{BudgetBytes: p.BudgetBytes, Policy: p.Policy, Lanes: p.Lanes,
 		Direct: direct, Force: c.Force, MinBytes: p.WorkingSet, Observer: c.Observer})
@@ -117,15 +118,15 @@ func (m *Model) OpenSource(c SourceConfig, k int) (store.Source, SourcePlan, err
 	return src, p, nil
 }
 
-func (m *Model) openUncached(c SourceConfig, p SourcePlan, auto bool) (store.Source, SourcePlan, error) {
+func openUncached(m *model.Model, c SourceConfig, p SourcePlan, auto bool) (store.Source, SourcePlan, error) {
 	if !auto {
 		switch {
 		case c.Policy != "":
-			return nil, p, settingf("cache policy %s without an expert cache", c.Policy)
+			return nil, p, model.Settingf("cache policy %s without an expert cache", c.Policy)
 		case c.Lanes != 0:
-			return nil, p, settingf("%d reader lanes without an expert cache", c.Lanes)
+			return nil, p, model.Settingf("%d reader lanes without an expert cache", c.Lanes)
 		case c.Force:
-			return nil, p, settingf("a forced budget without an expert cache")
+			return nil, p, model.Settingf("a forced budget without an expert cache")
 		}
 	}
 	p.IO = c.IO
@@ -147,5 +148,5 @@ func (m *Model) openUncached(c SourceConfig, p SourcePlan, auto bool) (store.Sou
 		src, err := store.NewMapped(m.Layout)
 		return src, p, err
 	}
-	return nil, p, settingf("I/O %q without an expert cache: want mmap or resident", p.IO)
+	return nil, p, model.Settingf("I/O %q without an expert cache: want mmap or resident", p.IO)
 }

@@ -1,6 +1,9 @@
 package engine
 
-import "sluice/moe"
+import (
+	"sluice/engine/cpu"
+	"sluice/moe"
+)
 
 // tappedArm shows every layer call's router logits before they are routed.
 type tappedArm struct {
@@ -15,6 +18,5 @@ func (a tappedArm) Route(c *moe.Call) error {
 
 // TapRouting lets a test look at the router logits of every layer call to come.
 func (s *Session) TapRouting(visit func(c *moe.Call)) {
-	f := s.walk.(*forward)
-	f.arm = tappedArm{f.arm, visit}
+	s.back.(*cpu.Backend).WrapArm(func(a moe.Arm) moe.Arm { return tappedArm{a, visit} })
 }

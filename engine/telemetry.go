@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/engine/machine"
+	"sluice/engine/model"
 	"sluice/moe/store"
 )
 
@@ -19,9 +20,10 @@ import (
 // which there was nothing to compute.
 type Step struct {
 	Step   int  // counted from 0
-	Decode bool // a single token; else a prompt chunk
+	Decode bool // tokens that were drawn; else, or among them, a prompt chunk
 	Pos    int  // of the first token
 	Tokens int
+	Seqs   int // whose rows the pass had
 
 	Wall    time.Duration
 	IOWait  time.Duration // blocked until experts were in memory
@@ -67,22 +69,19 @@ func (a *Step) add(b *Step) {
 	a.RSS = b.RSS
 }
 
-// Telemetry measures each forward pass of one session (SessionConfig.Telemetry). The nil *Telemetry measures nothing at the
+// Telemetry measures each forward pass of one engine (Config.Telemetry). The nil *Telemetry measures nothing at the
 // price of a nil check. Armed, a step costs a clock reading or two for each op, a few for each call of the
 // source, and one reading each of /proc and getrusage; it allocates nothing unless the receiver does. Not safe for concurrent use.
 type Telemetry struct {
 	receive func(*Step) error
 	mem     *machine.RSSReader
-	sums    *opSums // of the session's Recorder; nil: a device's, which has none
-	src     store.Source
-	walk    Walk
+	sums    *model.OpSums // of the engine's Recorder; nil: a device's, which has none
+	parts   model.Meter   // of the current step
+	e       *Engine
 
 	start   time.Time
 	step    Step
-	compute time.Duration // of a device
-	manage  time.Duration
-	inRoute time.Duration // of manage, inside OpRoute
-	base    counters      // at the end of the last step
+	base    counters // at the end of the last step
 	usage   unix.Rusage
 	prefill Step
 	decode  Step
@@ -92,7 +91,7 @@ type Telemetry struct {
 // counters are the running totals that a step is the difference of.
 type counters struct {
 	src    store.Stats
-	drops  DropCount
+	drops  model.DropCount
 	faults int64
 }
 
@@ -114,15 +113,23 @@ func (t *Telemetry) Close() error {
 	return t.mem.Close()
 }
 
-// attach binds the telemetry to a session whose other parts exist.
-func (t *Telemetry) attach(s *Session) {
+// meter is what a backend and the source's calls add to.
+func (t *Telemetry) meter() *model.Meter {
+	if t == nil {
+		return nil
+	}
+	return &t.parts
+}
+
+// attach binds the telemetry to an engine whose other parts exist.
+func (t *Telemetry) attach(e *Engine) {
 	if t == nil {
 		return
 	}
-	t.src, t.walk = s.src, s.walk
-	if s.cfg.Device == nil { // a device adds its own
-		t.sums = new(opSums)
-		s.cfg.Recorder.sums = t.sums
+	t.e = e
+	if e.cfg.Device == nil { // a device adds its own
+		t.sums = new(model.OpSums)
+		e.cfg.Recorder.Sum(t.sums)
 	}
 	t.rebase()
 }
@@ -132,7 +139,7 @@ func (t *Telemetry) rebase() {
 	if t == nil {
 		return
 	}
-	t.base.src, t.base.drops = t.src.Stats(), t.walk.Drops()
+	t.base.src, t.base.drops = t.e.src.Stats(), t.e.back.Drops()
 	t.base.faults = t.majorFaults()
 }
 
@@ -143,15 +150,15 @@ func (t *Telemetry) majorFaults() int64 {
 	return t.usage.Majflt
 }
 
-// begin starts a step.
-func (t *Telemetry) begin(pos, n int, ph phase) {
+// begin starts the step of a pass.
+func (t *Telemetry) begin(p *model.Pass) {
 	if t == nil {
 		return
 	}
-	t.step = Step{Step: t.steps, Decode: ph == phaseDecode, Pos: pos, Tokens: n}
-	t.compute, t.manage, t.inRoute = 0, 0, 0
+	t.step = Step{Step: t.steps, Decode: p.Decode(), Pos: int(p.Rows[0].Step), Tokens: len(p.Rows), Seqs: len(p.Spans)}
+	t.parts = model.Meter{}
 	if t.sums != nil {
-		*t.sums = opSums{}
+		*t.sums = model.OpSums{}
 	}
 	t.start = time.Now()
 }
@@ -163,12 +170,12 @@ func (t *Telemetry) end() error {
 	}
 	p := &t.step
 	p.Wall = time.Since(t.start)
-	now := counters{src: t.src.Stats(), drops: t.walk.Drops(), faults: t.majorFaults()}
+	now := counters{src: t.e.src.Stats(), drops: t.e.back.Drops(), faults: t.majorFaults()}
 	was := &t.base
 	p.IOWait = time.Duration((now.src.WaitSeconds - was.src.WaitSeconds) * 1e9)
-	p.Manage = t.manage
-	if p.Compute = t.compute; t.sums != nil {
-		p.Compute = t.sums.compute() - t.inRoute
+	p.Manage = t.parts.Manage
+	if p.Compute = t.parts.Compute; t.sums != nil {
+		p.Compute = t.sums.Compute()
 	}
 	p.Other = p.Wall - p.IOWait - p.Compute - p.Manage
 	p.BytesRead, p.Reads = now.src.BytesRead-was.src.BytesRead, now.src.Reads-was.src.Reads
@@ -191,81 +198,4 @@ func (t *Telemetry) end() error {
 		return nil
 	}
 	return t.receive(p)
-}
-
-// AddCompute and AddManage are for a device's walk, which measures the current step's parts itself; nil: nobody asks.
-func (t *Telemetry) AddCompute(d time.Duration) {
-	if t != nil {
-		t.compute += d
-	}
-}
-
-// AddManage is AddCompute for the cache's own work.
-func (t *Telemetry) AddManage(d time.Duration) {
-	if t != nil {
-		t.manage += d
-	}
-}
-
-// The calls of the expert source that are the cache's own work go through these.
-
-func (f *forward) residency(il int) {
-	t := f.cfg.Telemetry
-	if t == nil {
-		f.src.Residency(il, f.resident)
-		return
-	}
-	start := time.Now()
-	f.src.Residency(il, f.resident)
-	took := time.Since(start)
-	t.manage += took
-	t.inRoute += took // the op that routing is recorded as begins before this
-}
-
-// demand leaves the time out that a source blocks on reads meanwhile.
-func (f *forward) demand(il int, experts []int32) (int, error) {
-	t := f.cfg.Telemetry
-	if t == nil {
-		return f.src.Demand(il, experts)
-	}
-	start, waited := time.Now(), f.src.Stats().WaitSeconds
-	n, err := f.src.Demand(il, experts)
-	t.manage += time.Since(start) - time.Duration((f.src.Stats().WaitSeconds-waited)*1e9)
-	return n, err
-}
-
-// lookAhead counts a prediction, where there is one, as the cache's work too.
-func (f *forward) lookAhead(il, n int, ph phase) error {
-	t := f.cfg.Telemetry
-	if t == nil {
-		return f.prefetch(il, n, ph)
-	}
-	start, waited := time.Now(), f.src.Stats().WaitSeconds
-	err := f.prefetch(il, n, ph)
-	t.manage += time.Since(start) - time.Duration((f.src.Stats().WaitSeconds-waited)*1e9)
-	return err
-}
-
-func (f *forward) release() {
-	t := f.cfg.Telemetry
-	if t == nil {
-		f.src.Release()
-		return
-	}
-	start := time.Now()
-	f.src.Release()
-	t.manage += time.Since(start)
-}
-
-// opSums is the time in each kind of op.
-type opSums [nOpKinds]time.Duration
-
-// compute is the time in the kinds that compute: all but the wait for experts.
-func (s *opSums) compute() (sum time.Duration) {
-	for kind, d := range s {
-		if OpKind(kind) != OpFetch {
-			sum += d
-		}
-	}
-	return sum
 }

@@ -14,13 +14,14 @@ import (
 	"testing"
 
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/moe"
 )
 
 // cachedSession opens the model from a file with a cache of one token's working set and more, which evicts.
-func cachedSession(t testing.TB, m *engine.Model, budget int64, cfg engine.SessionConfig) *engine.Session {
+func cachedSession(t testing.TB, m *model.Model, budget int64, cfg engine.Config) *engine.Session {
 	t.Helper()
-	src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: budget, Policy: "lru", IO: "buffered"}, m.NExpertUsed)
+	src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: budget, Policy: "lru", IO: "buffered"}, m.NExpertUsed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func TestStepsAddUp(t *testing.T) {
 		return nil
 	})
 	defer tel.Close()
-	s := cachedSession(t, m, 4<<20, engine.SessionConfig{Batch: 32, Telemetry: tel, Drop: moe.Drop{Frac: 0.75, Renorm: true}})
+	s := cachedSession(t, m, 4<<20, engine.Config{Batch: 32, Telemetry: tel, Drop: moe.Drop{Frac: 0.75, Renorm: true}})
 	if _, err := s.Prefill(background, ids[:80]); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,7 @@ func TestStepLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	tel := engine.NewTelemetry("/", log.Step)
-	s := cachedSession(t, m, 4<<20, engine.SessionConfig{Telemetry: tel})
+	s := cachedSession(t, m, 4<<20, engine.Config{Telemetry: tel})
 	for _, id := range ids[:20] {
 		if _, err := s.Decode(background, id); err != nil {
 			t.Fatal(err)
@@ -185,7 +186,7 @@ func TestTelemetryAllocatesNothing(t *testing.T) {
 	defer log.Close()
 	tel := engine.NewTelemetry("/", log.Step)
 	defer tel.Close()
-	s := cachedSession(t, m, 4<<20, engine.SessionConfig{Telemetry: tel})
+	s := cachedSession(t, m, 4<<20, engine.Config{Telemetry: tel})
 	i := 0
 	step := func() {
 		if _, err := s.Decode(background, ids[i]); err != nil {
@@ -206,8 +207,8 @@ func TestTelemetryAllocatesNothing(t *testing.T) {
 func TestTelemetryChangesNothing(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs[:16]
-	run := func(tel *engine.Telemetry) ([]int32, engine.DropCount, int64) {
-		s := cachedSession(t, m, 4<<20, engine.SessionConfig{Telemetry: tel, Drop: moe.Drop{Frac: 0.75, Renorm: true}})
+	run := func(tel *engine.Telemetry) ([]int32, model.DropCount, int64) {
+		s := cachedSession(t, m, 4<<20, engine.Config{Telemetry: tel, Drop: moe.Drop{Frac: 0.75, Renorm: true}})
 		return greedy(t, m, s, ids, 40), s.Drops(), s.SourceStats().BytesRead
 	}
 	tokens, drops, read := run(nil)
@@ -216,7 +217,7 @@ func TestTelemetryChangesNothing(t *testing.T) {
 		t.Errorf("with telemetry %v %+v %d bytes\nwithout %v %+v %d", gotTokens, gotDrops, gotRead, tokens, drops, read)
 	}
 	want := errors.New("disk full")
-	s := cachedSession(t, m, 4<<20, engine.SessionConfig{Telemetry: engine.NewTelemetry("/", func(*engine.Step) error { return want })})
+	s := cachedSession(t, m, 4<<20, engine.Config{Telemetry: engine.NewTelemetry("/", func(*engine.Step) error { return want })})
 	if _, err := s.Decode(background, 1); !errors.Is(err, want) {
 		t.Errorf("receiver's error: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 	"sluice/moe"
 	"sluice/moe/store"
@@ -21,20 +22,20 @@ func TestWarmStart(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	ids := loadReference(t).Validation.IDs
 	for _, policy := range store.Policies() {
-		for _, prefetch := range []string{engine.PrefetchOff, engine.PrefetchNextLayer} {
-			t.Run("policy="+policy+"/prefetch="+prefetch, func(t *testing.T) { warmStart(t, m, ids, policy, prefetch) })
+		for _, prefetch := range []moe.Prefetch{moe.PrefetchOff, moe.PrefetchNextLayer} {
+			t.Run("policy="+policy+"/prefetch="+string(prefetch), func(t *testing.T) { warmStart(t, m, ids, policy, prefetch) })
 		}
 	}
 }
 
-func warmStart(t *testing.T, m *engine.Model, ids []int32, policy, prefetch string) {
+func warmStart(t *testing.T, m *model.Model, ids []int32, policy string, prefetch moe.Prefetch) {
 	path := filepath.Join(t.TempDir(), "state")
 	open := func(budget int64) *engine.Session {
-		src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: budget, Policy: policy, IO: "buffered"}, m.NExpertUsed)
+		src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: budget, Policy: policy, IO: "buffered"}, m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return newSession(t, m, engine.SessionConfig{Source: src, Threads: 2, Drop: moe.Drop{Frac: 0.75, Renorm: true}, Prefetch: prefetch})
+		return newSession(t, m, engine.Config{Source: src, Threads: 2, Drop: moe.Drop{Frac: 0.75, Renorm: true}, Prefetch: prefetch})
 	}
 	feed := func(s *engine.Session, ids []int32) (logits [][]float32) {
 		for _, id := range ids {
@@ -87,7 +88,7 @@ func TestWarmStartRefuses(t *testing.T) {
 	m := openFile(t, demoFile(t))
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state")
-	s := cachedSession(t, m, 4<<20, engine.SessionConfig{})
+	s := cachedSession(t, m, 4<<20, engine.Config{})
 	if _, err := s.Decode(background, 5); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func TestWarmStartRefuses(t *testing.T) {
 	cancel()
 	for _, c := range []struct {
 		name, path, text string
-		m                *engine.Model
+		m                *model.Model
 		ctx              context.Context
 		want             error
 	}{
@@ -116,7 +117,7 @@ func TestWarmStartRefuses(t *testing.T) {
 		{"no file", filepath.Join(dir, "none"), "none", m, background, os.ErrNotExist},
 		{"cancelled", path, path, m, cancelled, context.Canceled},
 	} {
-		s := cachedSession(t, c.m, store.WorkingSet(c.m.Layout, c.m.NExpertUsed), engine.SessionConfig{})
+		s := cachedSession(t, c.m, store.WorkingSet(c.m.Layout, c.m.NExpertUsed), engine.Config{})
 		if _, err := s.LoadCache(c.ctx, c.path); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
@@ -124,7 +125,7 @@ func TestWarmStartRefuses(t *testing.T) {
 	if _, err := s.LoadCache(background, path); err == nil || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("a cache in use: %v", err)
 	}
-	plain := newSession(t, m, engine.SessionConfig{})
+	plain := newSession(t, m, engine.Config{})
 	if _, err := plain.SaveCache(path); err == nil {
 		t.Error("saved without a cache")
 	}

@@ -9,6 +9,7 @@ import (
 
 	"sluice/engine"
 	"sluice/engine/synth"
+	"sluice/moe"
 	"sluice/moe/store"
 )
 
@@ -54,7 +55,7 @@ func TestArrivalOrder(t *testing.T) {
 				ids[i] = int32(i * i % 300)
 			}
 			run := func(src store.Source, threads int) []float32 {
-				s := newSession(t, m, engine.SessionConfig{Threads: threads, Source: src})
+				s := newSession(t, m, engine.Config{Threads: threads, Source: src})
 				var out []float32
 				if err := s.PrefillAll(background, ids, func(_ int, l []float32) error { out = append(out, l...); return nil }); err != nil {
 					t.Fatal(err)
@@ -118,12 +119,12 @@ func TestPromptReadsExpertsOnce(t *testing.T) {
 	}
 	for _, c := range []struct {
 		budget   int64
-		prefetch string
+		prefetch moe.Prefetch
 	}{{layer / 3, "off"}, {layer * 3 / 2, "off"}, {layer * 3, "off"}, {layer * 3, "next-layer"}, {layer * 3 / 2, "next-layer"}} {
 		for _, policy := range store.Policies() {
 			name := fmt.Sprintf("%+v %s", c, policy)
 			src := &countingSource{Source: openSource(t, m, engine.SourceConfig{BudgetBytes: c.budget, Force: true, Policy: policy}), read: map[[2]int]int{}}
-			s := newSession(t, m, engine.SessionConfig{Threads: 2, Batch: 512, Source: src, Prefetch: c.prefetch})
+			s := newSession(t, m, engine.Config{Threads: 2, Batch: 512, Source: src, Prefetch: c.prefetch})
 			for chunk := range 2 {
 				clear(src.read)
 				before := s.SourceStats()

@@ -16,6 +16,7 @@ type Call struct {
 	// Resident is the state before the call, NExpert: 0 miss, 1 hit, 2 hit by prefetch. nil: everything is resident.
 	Resident []uint8
 	Drop     *Drop // nil: dropping does not apply to this call
+	Exempt   []bool
 
 	Sel   *Selection // nil: no tap is armed; else filled within its capacity (NewSelection)
 	Table *Table     // filled within its capacity (NewTable)

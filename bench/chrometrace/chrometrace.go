@@ -1,4 +1,4 @@
-// Package chrometrace writes what an engine.Recorder holds as a Chrome trace event file, which Perfetto
+// Package chrometrace writes what an model.Recorder holds as a Chrome trace event file, which Perfetto
 // (https://ui.perfetto.dev) and chrome://tracing open. Tracks: the forward passes with their ops, one per I/O lane with the
 // reads, the expert cache with its decisions, and its counters. Form: "Trace Event Format", JSON object form, complete
 // events (X), instants (i), counters (C) and metadata (M); times are microseconds since the recorder's beginning.
@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"io"
 
-	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/internal/whole"
 )
 
@@ -23,16 +23,16 @@ const (
 
 // Trace is what was recorded; the three Lost say how many older entries the rings had no room for.
 type Trace struct {
-	Ops                             []engine.Op
-	Reads                           []engine.ReadEvent
-	Demands                         []engine.DemandEvent
+	Ops                             []model.Op
+	Reads                           []model.ReadEvent
+	Demands                         []model.DemandEvent
 	LostOps, LostReads, LostDemands int
 	Team                            int               // workers
 	Facts                           map[string]string // model, machine, ...: shown as the trace's metadata
 }
 
 // Of takes what the recorder holds.
-func Of(rec *engine.Recorder, facts map[string]string) *Trace {
+func Of(rec *model.Recorder, facts map[string]string) *Trace {
 	t := &Trace{Team: rec.Team(), Facts: facts}
 	t.Ops, t.LostOps = rec.Ops()
 	t.Reads, t.LostReads = rec.Reads()
@@ -122,7 +122,7 @@ func (t *Trace) each(emit func(*event)) {
 		for ; i < n; i++ {
 			o := &t.Ops[i]
 			args := map[string]any{"layer": o.Layer, "rows": o.Tokens, "workers": o.Workers, "weight_bytes": o.Bytes}
-			if o.Kind >= engine.OpFetch && o.Kind <= engine.OpDown {
+			if o.Kind >= model.OpFetch && o.Kind <= model.OpDown {
 				args["experts"], args["experts_read"], args["memory"] = o.Experts, o.Read, o.Memory.String()
 			}
 			span(o.Kind.String(), "op", opTrack, o.Start, o.End, args)

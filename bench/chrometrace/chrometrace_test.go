@@ -10,6 +10,7 @@ import (
 
 	"sluice/engine"
 	"sluice/engine/demo"
+	"sluice/engine/model"
 	"sluice/moe/store"
 )
 
@@ -19,17 +20,17 @@ func TestTrace(t *testing.T) {
 	if err := os.WriteFile(path, demo.Model(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m, err := engine.Open(path, engine.OpenOptions{})
+	m, err := model.Open(path, model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	rec := engine.NewRecorder(1<<12, 1<<12)
-	src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Lanes: 2, Observer: rec}, m.NExpertUsed)
+	rec := model.NewRecorder(1<<12, 1<<12)
+	src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Lanes: 2, Observer: rec}, m.NExpertUsed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := m.NewSession(engine.SessionConfig{Threads: 2, Source: src, Recorder: rec})
+	s, err := engine.NewSession(m, engine.Config{Threads: 2, Source: src, Recorder: rec})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,61 +3,61 @@ package ops
 import (
 	"strings"
 
-	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/kernels"
 )
 
 // Code is an op's code in tt-metal's terms. Experts are one SparseMatmul: a product with those of a batch of matrices that
 // a mask selects.
-func Code(k engine.OpKind, decode bool) string {
+func Code(k model.OpKind, decode bool) string {
 	switch k {
-	case engine.OpEmbed:
+	case model.OpEmbed:
 		return "EmbeddingsDeviceOperation"
-	case engine.OpAttnNorm, engine.OpMoENorm, engine.OpOutNorm:
+	case model.OpAttnNorm, model.OpMoENorm, model.OpOutNorm:
 		return "LayerNormDeviceOperation"
-	case engine.OpQKV, engine.OpAttnOut, engine.OpRouter, engine.OpSharedGateUp, engine.OpSharedDown, engine.OpOutput:
+	case model.OpQKV, model.OpAttnOut, model.OpRouter, model.OpSharedGateUp, model.OpSharedDown, model.OpOutput:
 		return "MatmulDeviceOperation"
-	case engine.OpRotary:
+	case model.OpRotary:
 		return "RotaryEmbeddingLlamaDeviceOperation"
-	case engine.OpAttend:
+	case model.OpAttend:
 		if decode {
 			return "ScaledDotProductAttentionDecode"
 		}
 		return "SDPAOperation"
-	case engine.OpAttnActs, engine.OpHidden, engine.OpSharedHidden:
+	case model.OpAttnActs, model.OpHidden, model.OpSharedHidden:
 		return "TypecastDeviceOperation"
-	case engine.OpRoute:
+	case model.OpRoute:
 		return "TopKDeviceOperation"
-	case engine.OpFetch:
+	case model.OpFetch:
 		return "CopyDeviceOperation"
-	case engine.OpGateUp, engine.OpDown:
+	case model.OpGateUp, model.OpDown:
 		return "SparseMatmulDeviceOperation"
 	}
 	return k.String()
 }
 
 // isProduct says whether an op multiplies with matrices.
-func isProduct(k engine.OpKind) bool { return strings.Contains(Code(k, true), "Matmul") }
+func isProduct(k model.OpKind) bool { return strings.Contains(Code(k, true), "Matmul") }
 
 // label is the layer key that an op stands under, without the block: the tensor whose product the op belongs to, or with
 // post the glue behind it.
-func label(k engine.OpKind) (key string, post bool) {
+func label(k model.OpKind) (key string, post bool) {
 	switch k {
-	case engine.OpEmbed:
+	case model.OpEmbed:
 		return "token_embd", false
-	case engine.OpAttnNorm, engine.OpQKV:
+	case model.OpAttnNorm, model.OpQKV:
 		return "attn_qkv", false
-	case engine.OpRotary, engine.OpAttend:
+	case model.OpRotary, model.OpAttend:
 		return "attn_qkv", true
-	case engine.OpAttnActs, engine.OpAttnOut:
+	case model.OpAttnActs, model.OpAttnOut:
 		return "attn_output", false
-	case engine.OpMoENorm, engine.OpRouter:
+	case model.OpMoENorm, model.OpRouter:
 		return "ffn_gate_inp", false
-	case engine.OpRoute, engine.OpFetch:
+	case model.OpRoute, model.OpFetch:
 		return "ffn_gate_inp", true
-	case engine.OpGateUp, engine.OpHidden, engine.OpDown:
+	case model.OpGateUp, model.OpHidden, model.OpDown:
 		return "ffn_exps", false
-	case engine.OpSharedGateUp, engine.OpSharedHidden, engine.OpSharedDown:
+	case model.OpSharedGateUp, model.OpSharedHidden, model.OpSharedDown:
 		return "ffn_shexp", false
 	}
 	return "output", false

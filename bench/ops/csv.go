@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"sluice/bench/profile"
-	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/internal/whole"
 	"sluice/kernels"
 )
@@ -202,10 +202,10 @@ func (w *writer) attributes(r *Row, layer string) string {
 		add("weight_bytes", r.Bytes)
 	}
 	switch k := r.Kind; {
-	case k == engine.OpRoute:
+	case k == model.OpRoute:
 		add("arm", w.arm)
 		add("experts_total", r.Info.Cols)
-	case k >= engine.OpFetch && k <= engine.OpDown:
+	case k >= model.OpFetch && k <= model.OpDown:
 		add("experts", r.Experts)
 		add("experts_read", r.Read)
 	}
@@ -225,37 +225,37 @@ func operands(r *Row) []operand {
 	rows := func(typ string, n, width int) operand { return operand{[4]int{1, 1, n, width}, typ, dram} }
 	in := actType(d.Acts)
 	switch r.Kind {
-	case engine.OpEmbed:
+	case model.OpEmbed:
 		return []operand{rows(f32, n, d.Cols), {[4]int{1, 1, 1, n}, "INT32", dram},
 			{[4]int{1, 1, d.Rows, d.Cols}, datatype(d.Types[0]), dram}}
-	case engine.OpRoute:
+	case model.OpRoute:
 		return []operand{rows(f32, n, d.Cols), rows(f32, n, d.Cols)}
-	case engine.OpRotary:
+	case model.OpRotary:
 		x := operand{[4]int{1, d.Rows, n, d.Cols}, f32, dram}
 		return []operand{x, x}
-	case engine.OpAttend:
+	case model.OpAttend:
 		x := operand{[4]int{1, d.Rows, n, d.Cols}, f32, dram}
 		return []operand{x, x}
-	case engine.OpFetch:
+	case model.OpFetch:
 		mem := r.Memory.String()
 		to := mem
-		if r.Memory == engine.OpFlash {
-			to = engine.OpCache.String()
+		if r.Memory == model.OpFlash {
+			to = model.OpCache.String()
 		}
 		shape := [4]int{1, 1, 1, int(r.Bytes)}
 		return []operand{{shape, "UINT8", to}, {shape, "UINT8", mem}}
-	case engine.OpAttnActs, engine.OpHidden, engine.OpSharedHidden:
+	case model.OpAttnActs, model.OpHidden, model.OpSharedHidden:
 		return []operand{rows(in, n, d.Cols), rows(f32, n, d.Cols)}
 	}
 	if !isProduct(r.Kind) {
 		return []operand{rows(f32, n, d.Cols), rows(f32, n, d.Cols), {[4]int{1, 1, 1, d.Cols}, f32, dram}}
 	}
 	out := rows(f32, n, d.Rows)
-	if k := r.Kind; k == engine.OpGateUp || k == engine.OpSharedGateUp {
+	if k := r.Kind; k == model.OpGateUp || k == model.OpSharedGateUp {
 		out.dim[3] /= 2 // silu(gate)*up
 	}
 	act, weight := rows(in, n, d.Cols), operand{[4]int{1, 1, d.Cols, d.Rows}, weightType(d.Types), dram}
-	if r.Kind == engine.OpGateUp || r.Kind == engine.OpDown {
+	if r.Kind == model.OpGateUp || r.Kind == model.OpDown {
 		// A batch of products: experts in Z, and in Y the rows of one, on average and rounded up. ATTRIBUTES has the sum.
 		e := int(r.Experts)
 		per := (n + max(1, e) - 1) / max(1, e)

@@ -15,6 +15,7 @@ import (
 	"sluice/dump/scripttest"
 	"sluice/engine"
 	"sluice/engine/demo"
+	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
 	"sluice/moe/store"
@@ -27,21 +28,21 @@ func record(t *testing.T, arm string, streamed bool, c Config) *Profile {
 	if err := os.WriteFile(path, demo.Model(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m, err := engine.Open(path, engine.OpenOptions{})
+	m, err := model.Open(path, model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	rec := engine.NewRecorder(1<<12, 1<<10)
-	cfg := engine.SessionConfig{Threads: 2, Arm: arm, Recorder: rec}
+	rec := model.NewRecorder(1<<12, 1<<10)
+	cfg := engine.Config{Threads: 2, Arm: model.Arm(arm), Recorder: rec}
 	if streamed {
 		cfg.Drop = moe.Drop{Frac: 1, Renorm: true}
-		cfg.Source, _, err = m.OpenSource(engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Observer: rec}, m.NExpertUsed)
+		cfg.Source, _, err = engine.OpenSource(m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Observer: rec}, m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	s, err := m.NewSession(cfg)
+	s, err := engine.NewSession(m, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,11 +133,11 @@ func check(t *testing.T, name string, p *Profile, records [][]string) {
 			t.Errorf("%s: op %d: fidelity %q", name, n, f)
 		}
 		switch r.Kind {
-		case engine.OpQKV:
+		case model.OpQKV:
 			if d := get(profile.InputColumn(1, profile.OperandDatatype)); d != "Q8_0" || !strings.Contains(get(profile.ColAttributes), "'weights': 'Q4_K Q8_0 Q8_0'") {
 				t.Errorf("%s: qkv of %s: %s", name, d, get(profile.ColAttributes))
 			}
-		case engine.OpGateUp:
+		case model.OpGateUp:
 			if r.Layer == 0 && !inTrace && p.Decode && (r.Experts < 1 || r.Experts > 4 || get(profile.InputColumn(1, profile.OperandZ)) != profile.Dim(int(r.Experts), int(r.Experts))) {
 				t.Errorf("%s: %d experts, Z %s", name, r.Experts, get(profile.InputColumn(1, profile.OperandZ)))
 			}
@@ -157,15 +158,15 @@ func check(t *testing.T, name string, p *Profile, records [][]string) {
 
 // TestFuse: passes that alternate are put together, and no time is lost or counted twice.
 func TestFuse(t *testing.T) {
-	op := func(kind engine.OpKind, layer int32, start, end int64, tokens int32) engine.Op {
-		return engine.Op{Kind: kind, Layer: layer, Start: start, End: end, Tokens: tokens, Workers: 1, Bytes: 10}
+	op := func(kind model.OpKind, layer int32, start, end int64, tokens int32) model.Op {
+		return model.Op{Kind: kind, Layer: layer, Start: start, End: end, Tokens: tokens, Workers: 1, Bytes: 10}
 	}
-	rows := Fuse([]engine.Op{
-		op(engine.OpEmbed, -1, 100, 110, 8),
-		op(engine.OpGateUp, 0, 115, 120, 5), op(engine.OpDown, 0, 121, 131, 5),
-		op(engine.OpGateUp, 0, 141, 142, 3), op(engine.OpDown, 0, 142, 150, 3),
-		op(engine.OpOutput, -1, 150, 160, 1),
-	}, func(engine.OpKind, int) engine.OpInfo { return engine.OpInfo{} })
+	rows := Fuse([]model.Op{
+		op(model.OpEmbed, -1, 100, 110, 8),
+		op(model.OpGateUp, 0, 115, 120, 5), op(model.OpDown, 0, 121, 131, 5),
+		op(model.OpGateUp, 0, 141, 142, 3), op(model.OpDown, 0, 142, 150, 3),
+		op(model.OpOutput, -1, 150, 160, 1),
+	}, func(model.OpKind, int) model.OpInfo { return model.OpInfo{} })
 	if len(rows) != 4 || rows[3].End != 160 || rows[3].Start != 150 {
 		t.Fatalf("rows %+v", rows)
 	}
@@ -204,13 +205,13 @@ func TestRefusals(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("a CSV was left behind")
 	}
-	m, err := engine.Open(writeDemo(t), engine.OpenOptions{})
+	m, err := model.Open(writeDemo(t), model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	rec := engine.NewRecorder(8, 1)
-	s, err := m.NewSession(engine.SessionConfig{Ctx: 64, Batch: 16, Recorder: rec})
+	rec := model.NewRecorder(8, 1)
+	s, err := engine.NewSession(m, engine.Config{Ctx: 64, Batch: 16, Recorder: rec})
 	if err != nil {
 		t.Fatal(err)
 	}

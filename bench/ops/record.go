@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // Config says what is profiled.
@@ -35,7 +36,7 @@ type Profile struct {
 
 // Record executes the pass as often as c says, in a session that has the recorder, and returns its first and its last
 // execution. The session's context is replaced by random tokens. What the recorder held before stays in its ring.
-func Record(ctx context.Context, s *engine.Session, rec *engine.Recorder, c Config) (*Profile, error) {
+func Record(ctx context.Context, s *engine.Session, rec *model.Recorder, c Config) (*Profile, error) {
 	conf := s.Config()
 	n := max(1, c.Prefill)
 	switch {
@@ -62,7 +63,7 @@ func Record(ctx context.Context, s *engine.Session, rec *engine.Recorder, c Conf
 			return nil, err
 		}
 	}
-	p := &Profile{Team: rec.Team(), Arm: conf.Arm, Decode: c.Prefill == 0, Depth: c.Depth, Tokens: n, Replay: c.Replays}
+	p := &Profile{Team: rec.Team(), Arm: string(conf.Arm), Decode: c.Prefill == 0, Depth: c.Depth, Tokens: n, Replay: c.Replays}
 	if conf.Device != nil {
 		p.Arch, _, _ = strings.Cut(conf.Device.Name(), ":")
 	}
@@ -94,7 +95,7 @@ func Record(ctx context.Context, s *engine.Session, rec *engine.Recorder, c Conf
 }
 
 // lastPass are the rows of the last forward pass in the ring.
-func lastPass(rec *engine.Recorder) ([]Row, error) {
+func lastPass(rec *model.Recorder) ([]Row, error) {
 	ops, lost := rec.Ops()
 	if len(ops) == 0 {
 		return nil, fmt.Errorf("ops: nothing was recorded")

@@ -1,22 +1,22 @@
 package ops
 
 import (
-	"sluice/engine"
+	"sluice/engine/model"
 )
 
-// Row is one op of a forward pass as the CSV has it: the passes of one engine.OpKind in one layer together. Rows of a pass
+// Row is one op of a forward pass as the CSV has it: the passes of one model.OpKind in one layer together. Rows of a pass
 // follow one another without overlap. Where a layer took several passes its ops alternated; then the passes of an op are put
 // together, its times and the gaps before them added up, and only the places on the time axis are not as measured.
 type Row struct {
-	engine.Op               // of its passes: Start of the row, End = Start + Kernel, sums of Tokens, Experts, Read and Bytes
-	Info      engine.OpInfo // what is the same for all passes
-	Passes    int
-	Kernel    int64 // ns inside the op
-	Gap       int64 // ns before it in which no op ran
+	model.Op              // of its passes: Start of the row, End = Start + Kernel, sums of Tokens, Experts, Read and Bytes
+	Info     model.OpInfo // what is the same for all passes
+	Passes   int
+	Kernel   int64 // ns inside the op
+	Gap      int64 // ns before it in which no op ran
 }
 
 // Fuse makes rows of the ops of one forward pass, which are in their order of execution. info is Recorder.Info.
-func Fuse(ops []engine.Op, info func(kind engine.OpKind, layer int) engine.OpInfo) []Row {
+func Fuse(ops []model.Op, info func(kind model.OpKind, layer int) model.OpInfo) []Row {
 	var rows []Row
 	var end int64 // of the op before
 	for i := 0; i < len(ops); {

@@ -15,11 +15,12 @@ import (
 	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/engine/enginetest"
+	"sluice/engine/model"
 	"sluice/engine/tokenizer"
 	"sluice/moe"
 )
 
-func openDemo(t *testing.T) (*engine.Model, []int32) {
+func openDemo(t *testing.T) (*model.Model, []int32) {
 	t.Helper()
 	m := enginetest.ParseModel(t, demo.Name, demo.Model())
 	text, err := os.ReadFile(filepath.Join("..", "..", "engine", "testdata", "tinymoe-validation.txt"))
@@ -30,13 +31,13 @@ func openDemo(t *testing.T) (*engine.Model, []int32) {
 }
 
 // cached opens sessions over a cache that has to evict.
-func cached(m *engine.Model) Open {
+func cached(m *model.Model) Open {
 	return func(frac float64, used int) (*engine.Session, error) {
-		src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: 4 << 20, IO: "buffered"}, used)
+		src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: 4 << 20, IO: "buffered"}, used)
 		if err != nil {
 			return nil, err
 		}
-		return m.NewSession(engine.SessionConfig{Ctx: 64, Source: src, NExpertUsed: used, Drop: moe.Drop{Frac: frac, Renorm: true}})
+		return engine.NewSession(m, engine.Config{Ctx: 64, Source: src, NExpertUsed: used, Drop: moe.Drop{Frac: frac, Renorm: true}})
 	}
 }
 
@@ -97,12 +98,12 @@ func TestRun(t *testing.T) {
 }
 
 // besides is the divergence by its definition, from two sessions in step.
-func besides(t *testing.T, m *engine.Model, ids []int32, chunk, used int) float64 {
+func besides(t *testing.T, m *model.Model, ids []int32, chunk, used int) float64 {
 	t.Helper()
 	var s [2]*engine.Session
 	for i, k := range []int{m.NExpertUsed, used} {
 		var err error
-		if s[i], err = m.NewSession(engine.SessionConfig{Ctx: chunk, NExpertUsed: k}); err != nil {
+		if s[i], err = engine.NewSession(m, engine.Config{Ctx: chunk, NExpertUsed: k}); err != nil {
 			t.Fatal(err)
 		}
 		defer s[i].Close()

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
 )
@@ -31,7 +32,7 @@ type Progress func(point, points, chunk, chunks int, p Point)
 // Run measures the undropped run of m and every point of c on ids; a tail shorter than a chunk is left out. Thresholds and
 // numbers are taken once each, in ascending and descending order. progress may be nil. The logits kept take
 // Config.StoreBytes; above the limit nothing is run. A cancelled ctx ends it with ctx.Err.
-func Run(ctx context.Context, m *engine.Model, ids []int32, open Open, c Config, progress Progress) (r *Report, err error) {
+func Run(ctx context.Context, m *model.Model, ids []int32, open Open, c Config, progress Progress) (r *Report, err error) {
 	points, err := c.points(m.NExpertUsed)
 	if err != nil {
 		return nil, err

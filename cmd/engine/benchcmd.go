@@ -19,6 +19,7 @@ import (
 	"sluice/dump/replay"
 	"sluice/engine"
 	"sluice/engine/machine"
+	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
 )
@@ -278,7 +279,7 @@ func (f *benchFlags) parse(c *cobra.Command) (cfg bench.SpeedConfig, axes bench.
 	if f.arm == "" {
 		f.arm = f.armDefault()
 	}
-	axes.Arm, axes.CacheMB = strings.Split(f.arm, ","), strings.Split(f.mb, ",")
+	axes.Arm, axes.CacheMB = strings.Split(string(f.arm), ","), strings.Split(f.mb, ",")
 	if axes.Threads == nil {
 		axes.Threads = []int{0}
 	}
@@ -339,7 +340,7 @@ func (f *benchFlags) check(c *cobra.Command, io streams, variants []bench.Varian
 
 // use puts a variant into the flags that the rest of the program reads.
 func (f *benchFlags) use(v bench.Variant) {
-	f.mb, f.frac, f.arm, f.lanes, f.threads, f.nUsed = v.CacheMB, v.Drop, v.Arm, v.IOThreads, v.Threads, v.NExpertUsed
+	f.mb, f.frac, f.arm, f.lanes, f.threads, f.nUsed = v.CacheMB, v.Drop, model.Arm(v.Arm), v.IOThreads, v.Threads, v.NExpertUsed
 }
 
 // fewer adds the settings with fewer experts that dropping is held against, where thresholds are compared and none are
@@ -350,7 +351,7 @@ func (f *benchFlags) fewer(io streams, s *setup, axes bench.Axes, variants []ben
 	}
 	axes.NExpertUsed = bench.FewerExperts(s.model.NExpertUsed)
 	more, _ := axes.Variants()
-	need := int64(len(more)) * bench.SessionBytes(s.model, s.cache, engine.SessionConfig{Ctx: f.ctx, KV: f.kv})
+	need := int64(len(more)) * bench.SessionBytes(s.model, s.cache, engine.Config{Ctx: f.ctx, KV: f.kv})
 	if avail := s.cache.Available; len(axes.CacheMB) > 1 || avail > 0 && need > avail {
 		fmt.Fprintf(io.err, "left out: fewer experts per token beside the thresholds: that makes %d settings at once; --n-expert-used %d,%d asks for one\n",
 			len(more), s.model.NExpertUsed, (s.model.NExpertUsed+1)/2)
@@ -411,7 +412,7 @@ func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, 
 		if caches[i], err = f.cache(c, s, *v, i); err != nil {
 			return nil, err
 		}
-		need += bench.SessionBytes(s.model, caches[i], engine.SessionConfig{Ctx: f.ctx, KV: f.kv})
+		need += bench.SessionBytes(s.model, caches[i], engine.Config{Ctx: f.ctx, KV: f.kv})
 	}
 	if avail := s.cache.Available; len(variants) > 1 && avail > 0 && need > avail {
 		return nil, usagef("%d settings at once need %d MiB for expert caches, copies and contexts, %d MiB are available: shorten a list, or try --dense mmap",
@@ -433,9 +434,9 @@ func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, 
 		runs = append(runs, benchRun{ses, plan})
 		variants[i].IOThreads = plan.Lanes
 		if plan.BudgetBytes > 0 && f.dev == nil {
-			variants[i].Prefetch = ses.Config().Prefetch
+			variants[i].Prefetch = string(ses.Config().Prefetch)
 		}
-		ahead = ahead || ses.Config().Prefetch != engine.PrefetchOff
+		ahead = ahead || ses.Config().Prefetch != moe.PrefetchOff
 	}
 	if f.prefetchMB > 0 && !ahead {
 		return runs, usagef("--prefetch-mb %d has no effect: no setting reads ahead", f.prefetchMB)

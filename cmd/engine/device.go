@@ -14,7 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/kernels"
+	"sluice/moe"
 )
 
 // cudaBinary is the program with the device arm. It is this one, built with the tag cuda.
@@ -24,9 +26,9 @@ const cudaBinary = "engine-cuda"
 type deviceFlags struct {
 	device  string // as typed; after take: cpu or cuda
 	cacheMB string
-	ordinal int           // after take: the device's number
-	dev     engine.Device // after take; nil: this processor
-	auto    bool          // after take: the processor will do as well
+	ordinal int          // after take: the device's number
+	dev     model.Device // after take; nil: this processor
+	auto    bool         // after take: the processor will do as well
 }
 
 func (f *deviceFlags) add(c *cobra.Command) {
@@ -46,7 +48,7 @@ var cpuOnly = []struct {
 	{"acts", "the device quantises the activations of quantised weights", []string{"q8"}},
 	{"dense", "dense weights are in the device's memory", []string{"auto"}},
 	{"weights", "dense weights are in the device's memory", []string{"auto"}},
-	{"prefetch", "the device copies experts when they are demanded", []string{prefetchAuto, engine.PrefetchOff}},
+	{"prefetch", "the device copies experts when they are demanded", []string{string(prefetchAuto), string(moe.PrefetchOff)}},
 	{"prefetch-mb", "the device copies experts when they are demanded", nil},
 	{"probe", "it measures this processor's memory", []string{"false"}},
 }
@@ -125,11 +127,11 @@ func (f *deviceFlags) fallBack(io streams, why error) {
 
 // try gives the device back when auto chose it and it cannot do with this model: a tensor's type, or too little memory.
 // A session that works leaves the model's weights on the device for the next.
-func (f *modelFlags) try(io streams, m *engine.Model) error {
+func (f *modelFlags) try(io streams, m *model.Model) error {
 	if f.dev == nil || !f.auto {
 		return nil
 	}
-	s, err := m.NewSession(engine.SessionConfig{Device: f.dev, Ctx: f.ctx, Batch: f.batch, Arm: f.arm, NExpertUsed: f.nUsed})
+	s, err := engine.NewSession(m, engine.Config{Device: f.dev, Ctx: f.ctx, Batch: f.batch, Arm: f.arm, NExpertUsed: f.nUsed})
 	if err == nil {
 		return s.Close()
 	}

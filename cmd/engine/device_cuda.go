@@ -10,14 +10,14 @@ import (
 
 	"sluice/cuda"
 	"sluice/cuda/driver"
-	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // builtWithCUDA says whether this is engine-cuda.
 const builtWithCUDA = true
 
 // openDevice takes device number ordinal. cacheBytes bounds its memory for experts; 0: what is left.
-func openDevice(ordinal int, cacheBytes int64) (engine.Device, error) {
+func openDevice(ordinal int, cacheBytes int64) (model.Device, error) {
 	if err := startedByOther(); err != nil {
 		return nil, err
 	}

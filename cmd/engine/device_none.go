@@ -5,13 +5,13 @@ package main
 import (
 	"errors"
 
-	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // builtWithCUDA says whether this is engine-cuda.
 const builtWithCUDA = false
 
-func openDevice(int, int64) (engine.Device, error) {
+func openDevice(int, int64) (model.Device, error) {
 	return nil, errors.New("this program has no CUDA arm") // not reached: handOver starts the one that has
 }
 

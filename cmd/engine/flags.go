@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice/engine"
+	"sluice/engine/model"
 	"sluice/kernels"
+	"sluice/moe"
 	"sluice/moe/store"
 )
 
@@ -21,8 +23,10 @@ const selDumpEnv = "SLUICE_MOE_SEL_DUMP"
 // modelFlags name the model and how it is computed.
 type modelFlags struct {
 	deviceFlags
-	path, pre, isa, arm, kv, acts, dense, weights string
-	threads, ctx, batch, nUsed                    int
+	path, pre, isa, acts, dense, weights string
+	arm                                  model.Arm
+	kv                                   model.KV
+	threads, ctx, batch, nUsed           int
 }
 
 func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
@@ -31,8 +35,8 @@ func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
 	fs.StringVar(&f.pre, "pre", "", "pre-tokeniser to use instead of the file's tokenizer.ggml.pre")
 	f.deviceFlags.add(c)
 	fs.StringVar(&f.isa, "isa", "", "instruction set of the kernels (default: the best that the processor has)")
-	fs.StringVar(&f.arm, "arm", "", "routing arm: host or table (default: host, with --device cuda table)")
-	fs.StringVar(&f.kv, "kv", "f16", "type of the key/value cache: f16, f32 or q8_0")
+	fs.StringVar((*string)(&f.arm), "arm", "", "routing arm: host or table (default: host, with --device cuda table)")
+	fs.StringVar((*string)(&f.kv), "kv", string(model.KVF16), "type of the key/value cache: f16, f32 or q8_0")
 	fs.StringVar(&f.acts, "acts", "q8", "activations at quantised weights: q8 or f32 (slower, exact)")
 	fs.StringVar(&f.dense, "dense", engine.DenseAuto, "where dense weights are held: mmap (the file's mapping: starts at once), warm (the mapping, read once and locked), anon (read once into large pages: decodes fastest) or auto (anon when it fits); experts go along where there is no cache for them, unless --io mmap")
 	fs.StringVar(&f.weights, "weights", "auto", "the same in other words: mmap is --dense mmap, huge (large pages) is --dense anon")
@@ -45,11 +49,11 @@ func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
 }
 
 // armDefault is the routing arm that is taken when none is typed. The device must be settled.
-func (f *modelFlags) armDefault() string {
+func (f *modelFlags) armDefault() model.Arm {
 	if f.dev != nil {
-		return "table"
+		return model.ArmTable
 	}
-	return "host"
+	return model.ArmHost
 }
 
 // check refuses what this binary cannot do, before a model is opened.
@@ -98,12 +102,12 @@ type cacheFlags struct {
 	ceilMB         int64
 	lanes          int
 	force          bool
-	prefetch       string // prefetchAuto, or one of engine.PrefetchModes
+	prefetch       moe.Prefetch // prefetchAuto, or one of moe.Prefetches
 	prefetchMB     int64
 }
 
 // prefetchAuto reads ahead where that was found to pay: see readAhead.
-const prefetchAuto = "auto"
+const prefetchAuto moe.Prefetch = "auto"
 
 func (f *cacheFlags) add(c *cobra.Command) {
 	fs := c.Flags()
@@ -112,7 +116,7 @@ func (f *cacheFlags) add(c *cobra.Command) {
 	fs.StringVar(&f.policy, "cache-policy", "", "what the expert cache evicts by: "+strings.Join(store.Policies(), ", ")+" (default "+engine.DefaultPolicy+")")
 	fs.StringVar(&f.io, "io", "", "expert reads: direct (default) or buffered with a cache; mmap: no cache, experts in the file's mapping")
 	fs.IntVar(&f.lanes, "io-threads", 0, fmt.Sprintf("reader lanes of the expert cache (default %d)", engine.DefaultLanes))
-	fs.StringVar(&f.prefetch, "prefetch", prefetchAuto, "experts of the next layer to read ahead: off, next-layer (what its router says of this layer's input) or last-token (what it chose for the token before); auto: next-layer where the experts do not all fit in the cache and the command drops none")
+	fs.StringVar((*string)(&f.prefetch), "prefetch", string(prefetchAuto), "experts of the next layer to read ahead: off, next-layer (what its router says of this layer's input) or last-token (what it chose for the token before); auto: next-layer where the experts do not all fit in the cache and the command drops none")
 	fs.Int64Var(&f.prefetchMB, "prefetch-mb", 0, "read ahead at most this many MiB in one layer of one call (default: as many experts as the call has tokens, at most a quarter of the cache)")
 	fs.BoolVar(&f.force, "cache-force", false, "accept a cache smaller than one token's experts, or larger than the memory available")
 }
@@ -129,15 +133,15 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 		return s, usagef("--io-threads %d: want 1 or more", f.lanes)
 	}
 	switch {
-	case f.prefetch != prefetchAuto && !slices.Contains(engine.PrefetchModes(), f.prefetch):
-		return s, usagef("--prefetch %q: want one of %s, %s", f.prefetch, prefetchAuto, strings.Join(engine.PrefetchModes(), ", "))
+	case f.prefetch != prefetchAuto && !slices.Contains(moe.Prefetches(), f.prefetch):
+		return s, usagef("--prefetch %q: want one of %s, %s", f.prefetch, prefetchAuto, strings.Join(moe.PrefetchNames(), ", "))
 	case c.Flags().Changed("prefetch-mb") && (f.prefetchMB < 1 || f.prefetchMB > maxMiB):
 		return s, usagef("--prefetch-mb %d: want 1 to %d", f.prefetchMB, maxMiB)
-	case f.prefetchMB > 0 && f.prefetch == engine.PrefetchOff:
+	case f.prefetchMB > 0 && f.prefetch == moe.PrefetchOff:
 		return s, usagef("--prefetch-mb %d has no effect with --prefetch off", f.prefetchMB)
 	case f.prefetchMB > 0 && f.mb == "0":
 		return s, usagef("--prefetch-mb %d: there are no reads with --cache-mb 0", f.prefetchMB)
-	case f.prefetch != prefetchAuto && f.prefetch != engine.PrefetchOff && f.mb == "0": // of a comparison: the first setting's
+	case f.prefetch != prefetchAuto && f.prefetch != moe.PrefetchOff && f.mb == "0": // of a comparison: the first setting's
 		return s, usagef("--prefetch %s: there are no reads with --cache-mb 0", f.prefetch)
 	}
 	if c.Flags().Changed("cache-ceil-mb") {
@@ -177,8 +181,8 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 // some session of the command drops experts. Then none of them reads ahead, so that the threshold is all they differ in: what
 // is read ahead is not cold any more, and a threshold drops less for more bytes (docs/design/expert-cache.md has figures).
 // several: settings are compared, so that what is asked for need not have an effect in this one.
-func (f *cacheFlags) readAhead(plan engine.SourcePlan, drops, onDevice, several bool) (mode, why string, err error) {
-	mode = engine.PrefetchOff
+func (f *cacheFlags) readAhead(plan engine.SourcePlan, drops, onDevice, several bool) (mode moe.Prefetch, why string, err error) {
+	mode = moe.PrefetchOff
 	switch {
 	case f.prefetch != prefetchAuto && several && plan.BudgetBytes == 0:
 	case f.prefetch != prefetchAuto:
@@ -194,7 +198,7 @@ func (f *cacheFlags) readAhead(plan engine.SourcePlan, drops, onDevice, several 
 	case plan.Fit == plan.Experts:
 		why = " (all experts fit in the cache)"
 	default:
-		return engine.PrefetchNextLayer, " (not all experts fit in the cache)", nil
+		return moe.PrefetchNextLayer, " (not all experts fit in the cache)", nil
 	}
 	if f.prefetchMB > 0 && !several {
 		return mode, why, usagef("--prefetch-mb %d has no effect: --prefetch %s is %s here%s", f.prefetchMB, prefetchAuto, mode, why)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // version is set by the build (-ldflags "-X main.version=...").
@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, io streams) int {
 	}
 	fmt.Fprintln(io.err, "engine:", strings.TrimPrefix(err.Error(), "engine: ")) // a package has the program's name
 	var usage usageError
-	var setting *engine.SettingError
+	var setting *model.SettingError
 	if errors.As(err, &usage) || errors.As(err, &setting) {
 		return 2
 	}

@@ -19,40 +19,41 @@ import (
 	"sluice/engine/demo"
 	"sluice/engine/gguf"
 	"sluice/engine/machine"
+	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
 )
 
 // openModel opens the named file, or the built-in demo model when none is named.
-func (f *modelFlags) openModel() (*engine.Model, string, error) {
+func (f *modelFlags) openModel() (*model.Model, string, error) {
 	if f.path != "" {
-		m, err := engine.Open(f.path, engine.OpenOptions{Pre: f.pre})
+		m, err := model.Open(f.path, model.OpenOptions{Pre: f.pre})
 		return m, filepath.Base(f.path), err
 	}
 	file, err := gguf.Parse(demo.Name, demo.Model())
 	if err != nil {
 		return nil, "", err
 	}
-	m, err := engine.New(file, engine.OpenOptions{Pre: f.pre})
+	m, err := model.New(file, model.OpenOptions{Pre: f.pre})
 	return m, demo.Name, err
 }
 
 // setup is a model with what its sessions share.
 type setup struct {
 	io      streams
-	model   *engine.Model
+	model   *model.Model
 	name    string
 	cpus    machine.CPUs
 	flags   *modelFlags
 	cache   engine.SourceConfig
-	ahead   *cacheFlags      // what is read ahead
-	drops   bool             // a session of the command drops experts, not each need do so
-	several bool             // settings are compared: what one of them cannot have, another can
-	rec     *engine.Recorder // of the next session; nil: none
-	stream  *stream          // of the next session; nil: none
-	outputs []place          // that the command writes beside the session's
-	opened  int              // sessions so far
-	noted   []string         // lines that once printed
+	ahead   *cacheFlags     // what is read ahead
+	drops   bool            // a session of the command drops experts, not each need do so
+	several bool            // settings are compared: what one of them cannot have, another can
+	rec     *model.Recorder // of the next session; nil: none
+	stream  *stream         // of the next session; nil: none
+	outputs []place         // that the command writes beside the session's
+	opened  int             // sessions so far
+	noted   []string        // lines that once printed
 }
 
 // open checks the flags, opens the model and prints what runs on what. drops tells whether a session of the command is to
@@ -89,9 +90,9 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags, drops bo
 	s = &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache, ahead: cf, drops: drops}
 	mem, known := machine.ReadMemory("/")
 	if known { // 0 would be: not known
-		s.cache.Available, s.cache.Reserved = max(1, mem.Available), m.DenseBytes()+m.KVBytes(engine.SessionConfig{Ctx: mf.ctx, KV: mf.kv})
+		s.cache.Available, s.cache.Reserved = max(1, mem.Available), m.DenseBytes()+engine.KVBytes(m, engine.Config{Ctx: mf.ctx, KV: mf.kv})
 	}
-	place, err := m.PlaceWeights(mf.dense, &s.cache)
+	place, err := engine.PlaceWeights(m, mf.dense, &s.cache)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -145,7 +146,7 @@ type taps struct {
 // the lines that would repeat.
 func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, quiet bool) (*engine.Session, engine.SourcePlan, error) {
 	m, mf := s.model, s.flags
-	cfg := engine.SessionConfig{Ctx: mf.ctx, Batch: mf.batch, Threads: mf.threads, Arm: mf.arm, KV: mf.kv, NExpertUsed: nUsed,
+	cfg := engine.Config{Ctx: mf.ctx, Batch: mf.batch, Threads: mf.threads, Arm: mf.arm, KV: mf.kv, NExpertUsed: nUsed,
 		ExactActs: mf.acts == "f32", Drop: drop, DropInPrefill: dropInPrefill, Recorder: s.rec}
 	if mf.dev != nil {
 		cfg.Device, cfg.Threads = mf.dev, 0
@@ -164,7 +165,7 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	if s.rec != nil {
 		cache.Observer = s.rec
 	}
-	src, plan, err := m.OpenSource(cache, k)
+	src, plan, err := engine.OpenSource(m, cache, k)
 	if err != nil {
 		return nil, plan, err
 	}
@@ -178,7 +179,7 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	if cfg.Prefetch, whyAhead, err = s.ahead.readAhead(plan, s.drops, mf.dev != nil, s.several); err != nil {
 		return nil, plan, errors.Join(err, src.Close())
 	}
-	if cfg.Prefetch != engine.PrefetchOff {
+	if cfg.Prefetch != moe.PrefetchOff {
 		cfg.PrefetchBytes = s.ahead.prefetchMB << 20
 	}
 	if t != nil {
@@ -191,7 +192,7 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 	if err := s.stream.telemetry(s, &cfg, plan); err != nil {
 		return nil, plan, errors.Join(err, src.Close(), t.close(nil))
 	}
-	ses, err := m.NewSession(cfg)
+	ses, err := engine.NewSession(m, cfg)
 	if err != nil {
 		err = errors.Join(memoryHint(err, mf.cacheMB != "auto", s.opened > 0), src.Close(), s.stream.close(nil, nil), t.close(nil))
 		return nil, plan, err
@@ -210,7 +211,7 @@ func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, q
 		}
 	}
 	if plan.BudgetBytes > 0 && mf.dev == nil && !(quiet && s.opened == 1) { // one that is quiet and the first is in no table
-		s.once("experts: read ahead: " + cfg.Prefetch + whyAhead)
+		s.once("experts: read ahead: " + string(cfg.Prefetch) + whyAhead)
 	}
 	if n := hostCacheNote(ses, plan.BudgetBytes); n != "" {
 		s.once("device: " + n)
@@ -232,10 +233,10 @@ func (s *setup) once(line string) {
 	}
 }
 
-func (t *taps) open(s *setup, k int, cfg *engine.SessionConfig, plan engine.SourcePlan) (err error) {
+func (t *taps) open(s *setup, k int, cfg *engine.Config, plan engine.SourcePlan) (err error) {
 	m, drop := s.model, cfg.Drop
 	conf := map[string]string{
-		"arm":         s.flags.arm,
+		"arm":         string(s.flags.arm),
 		"threads":     strconv.Itoa(s.flags.threads),
 		"cache_bytes": strconv.FormatInt(plan.BudgetBytes, 10),
 		"io":          plan.IO,
@@ -253,8 +254,8 @@ func (t *taps) open(s *setup, k int, cfg *engine.SessionConfig, plan engine.Sour
 	if plan.Policy != "" {
 		conf["cache_policy"] = plan.Policy
 	}
-	if cfg.Prefetch != engine.PrefetchOff {
-		conf["prefetch"], conf["prefetch_bytes"] = cfg.Prefetch, strconv.FormatInt(cfg.PrefetchBytes, 10)
+	if cfg.Prefetch != moe.PrefetchOff {
+		conf["prefetch"], conf["prefetch_bytes"] = string(cfg.Prefetch), strconv.FormatInt(cfg.PrefetchBytes, 10)
 	}
 	if plan.BudgetBytes > 0 {
 		if err := s.stream.facts(conf); err != nil {
@@ -279,7 +280,7 @@ func (t *taps) open(s *setup, k int, cfg *engine.SessionConfig, plan engine.Sour
 		for _, n := range m.SlotBytes() {
 			slots = append(slots, strconv.FormatInt(n, 10))
 		}
-		meta.Ahead = cfg.Prefetch != engine.PrefetchOff
+		meta.Ahead = cfg.Prefetch != moe.PrefetchOff
 		if s.flags.dev != nil {
 			meta.Extra = append(meta.Extra, [2]string{replay.DeviceKey, conf["device"]})
 		}

@@ -16,6 +16,7 @@ import (
 	"sluice/dump"
 	"sluice/dump/replay"
 	"sluice/engine"
+	"sluice/moe"
 	"sluice/moe/store"
 )
 
@@ -102,8 +103,8 @@ func (f *replayFlags) check(c *cobra.Command) error {
 		}
 	}
 	switch changed := c.Flags().Changed("prefetch"); {
-	case f.prefetch != "run" && f.prefetch != engine.PrefetchOff:
-		return usagef("--prefetch %q: want run or %s", f.prefetch, engine.PrefetchOff)
+	case f.prefetch != "run" && f.prefetch != string(moe.PrefetchOff):
+		return usagef("--prefetch %q: want run or %s", f.prefetch, moe.PrefetchOff)
 	case changed && f.cache && !f.live:
 		return usagef("--prefetch has no effect with --cache but with --live")
 	}
@@ -136,7 +137,7 @@ func (f *replayFlags) run(c *cobra.Command, paths []string, io streams) error {
 	var one func(path string) (textReport, *dump.TornError, error)
 	var doc replayJSON
 	if f.cache {
-		cfg := replay.CacheConfig{Budgets: budgets, Policies: policies, Seed: f.seed, Start: start, OnDemand: f.prefetch == engine.PrefetchOff}
+		cfg := replay.CacheConfig{Budgets: budgets, Policies: policies, Seed: f.seed, Start: start, OnDemand: f.prefetch == string(moe.PrefetchOff)}
 		if f.live {
 			cfg.Order = replay.OrderLive
 		}
@@ -153,7 +154,7 @@ func (f *replayFlags) run(c *cobra.Command, paths []string, io streams) error {
 		if err != nil {
 			return err
 		}
-		cfg.Start, cfg.OnDemand = start, f.prefetch == engine.PrefetchOff
+		cfg.Start, cfg.OnDemand = start, f.prefetch == string(moe.PrefetchOff)
 		one = func(path string) (textReport, *dump.TornError, error) {
 			file, err := os.Open(path)
 			if err != nil {

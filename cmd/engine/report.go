@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"sluice/engine"
+	"sluice/moe"
 	"sluice/moe/store"
 )
 
@@ -89,8 +90,8 @@ func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) SessionJS
 		IO:    ioJSON{Mode: plan.IO, BytesRead: st.BytesRead, Wanted: st.BytesWanted, Reads: st.Reads, Seconds: st.ReadSeconds, Wait: st.WaitSeconds},
 		Drop:  dropJSON{Frac: s.Config().Drop.Frac, Routed: d.Routed, Dropped: d.Dropped, Weight: d.Mass, WeightDropped: d.MassDropped},
 	}
-	if c := s.Config(); c.Prefetch != engine.PrefetchOff {
-		r.Prefetch = &prefetchJSON{Mode: c.Prefetch, MaxBytes: c.PrefetchBytes, Experts: st.Prefetched, Used: st.PrefetchUsed, Wasted: st.PrefetchWasted,
+	if c := s.Config(); c.Prefetch != moe.PrefetchOff {
+		r.Prefetch = &prefetchJSON{Mode: string(c.Prefetch), MaxBytes: c.PrefetchBytes, Experts: st.Prefetched, Used: st.PrefetchUsed, Wasted: st.PrefetchWasted,
 			Bytes: st.PrefetchBytes, UsedBytes: st.PrefetchUsedBytes, WastedBytes: st.PrefetchWastedBytes}
 	}
 	if t != nil && t.sel != nil {
@@ -121,7 +122,7 @@ func printSession(w io.Writer, s *engine.Session, plan engine.SourcePlan) {
 		fmt.Fprintf(w, "cache: %d of %d MiB used, %d hits, %d misses (%.1f %% hits), %.1f MiB read in %d reads, waited %.3f s\n",
 			st.ResidentBytes>>20, plan.BudgetBytes>>20, st.Hits, st.Misses, 100*hitRate(st), float64(st.BytesRead)/(1<<20), st.Reads, st.WaitSeconds)
 	}
-	if c := s.Config(); c.Prefetch != engine.PrefetchOff {
+	if c := s.Config(); c.Prefetch != moe.PrefetchOff {
 		fmt.Fprintf(w, "prefetch: %s: %.1f MiB read ahead, %.1f MiB of them used (%.1f %%), %.1f MiB wasted\n",
 			c.Prefetch, float64(st.PrefetchBytes)/(1<<20), float64(st.PrefetchUsedBytes)/(1<<20),
 			percent(float64(st.PrefetchUsedBytes), float64(st.PrefetchBytes)), float64(st.PrefetchWastedBytes)/(1<<20))

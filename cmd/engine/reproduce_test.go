@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"sluice/dump/replay"
-	"sluice/engine"
+	"sluice/moe"
 	"sluice/moe/store"
 )
 
@@ -43,7 +43,7 @@ type reproduceDoc struct {
 func TestReproduce(t *testing.T) {
 	file := skewedFile(t)
 	for _, policy := range store.Policies() {
-		for _, prefetch := range [][]string{nil, {engine.PrefetchLastToken}, {engine.PrefetchNextLayer}, {engine.PrefetchNextLayer, "1"}} {
+		for _, prefetch := range [][]string{nil, {string(moe.PrefetchLastToken)}, {string(moe.PrefetchNextLayer)}, {string(moe.PrefetchNextLayer), "1"}} {
 			state := filepath.Join(t.TempDir(), "state")
 			for _, loaded := range []bool{false, true} {
 				t.Run(fmt.Sprintf("policy=%s/prefetch=%s/loaded=%v", policy, strings.Join(prefetch, "-"), loaded), func(t *testing.T) {

@@ -68,7 +68,7 @@ func (f *streamFlags) attach(c *cobra.Command, s *setup) {
 }
 
 // telemetry opens the logs of a session that is about to be opened; nil when none is asked for.
-func (t *stream) telemetry(s *setup, cfg *engine.SessionConfig, plan engine.SourcePlan) error {
+func (t *stream) telemetry(s *setup, cfg *engine.Config, plan engine.SourcePlan) error {
 	if t == nil || !t.f.progress && t.f.csv == "" {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (t *stream) telemetry(s *setup, cfg *engine.SessionConfig, plan engine.Sour
 		t.log.JSON(s.io.err)
 	}
 	if t.f.csv != "" {
-		facts := [][2]string{{"version", version}, {"model", s.name}, {"arch", s.model.Arch}, {"arm", cfg.Arm}, {"threads", strconv.Itoa(cfg.Threads)},
+		facts := [][2]string{{"version", version}, {"model", s.name}, {"arch", s.model.Arch}, {"arm", string(cfg.Arm)}, {"threads", strconv.Itoa(cfg.Threads)},
 			{"cache_bytes", strconv.FormatInt(plan.BudgetBytes, 10)}, {"cache_policy", plan.Policy}, {"io", plan.IO}, {"io_threads", strconv.Itoa(plan.Lanes)},
 			{"drop_frac", strconv.FormatFloat(cfg.Drop.Frac, 'g', -1, 64)}, {"drop_renorm", strconv.FormatBool(cfg.Drop.Renorm)}, {"cache_load", t.f.load}}
 		if err := t.log.CreateCSV(t.f.csv, facts); err != nil {

@@ -14,20 +14,21 @@ import (
 	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/engine/gguf"
+	"sluice/engine/model"
 	"sluice/engine/tokenizer"
 	"sluice/moe"
 	"sluice/moe/store"
 )
 
 // liveRun generates with the built-in model, two turns of prompt and answer, and returns the trace's path and the counters.
-func liveRun(t *testing.T, policy string, budget int64, drop moe.Drop, inPrefill bool, prefetch string) (string, store.Stats, engine.DropCount) {
+func liveRun(t *testing.T, policy string, budget int64, drop moe.Drop, inPrefill bool, prefetch moe.Prefetch) (string, store.Stats, model.DropCount) {
 	t.Helper()
 	f, err := gguf.Parse(demo.Name, demo.Model())
 	must(t, err)
-	m, err := engine.New(f, engine.OpenOptions{})
+	m, err := model.New(f, model.OpenOptions{})
 	must(t, err)
 	defer m.Close()
-	src, _, err := m.OpenSource(engine.SourceConfig{BudgetBytes: budget, Policy: policy, IO: "buffered", Force: true}, m.NExpertUsed)
+	src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: budget, Policy: policy, IO: "buffered", Force: true}, m.NExpertUsed)
 	must(t, err)
 	meta := dump.TraceMeta{Model: demo.Name, Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: m.NExpertUsed}
 	var slots []string
@@ -36,17 +37,17 @@ func liveRun(t *testing.T, policy string, budget int64, drop moe.Drop, inPrefill
 		one := store.Layout{Files: m.Layout.Files, Experts: m.Layout.Experts[il : il+1]}
 		slots = append(slots, strconv.FormatInt(store.WorkingSet(&one, 1), 10))
 	}
-	meta.Ahead = prefetch != engine.PrefetchOff
+	meta.Ahead = prefetch != moe.PrefetchOff
 	meta.Extra = [][2]string{{replay.SlotBytesKey, strings.Join(slots, ",")}, {"cache_bytes", strconv.FormatInt(budget, 10)},
 		{"cache_policy", policy}, {"drop_frac", strconv.FormatFloat(drop.Frac, 'g', -1, 64)},
 		{replay.DropInPrefillKey, strconv.FormatBool(inPrefill)}}
 	if meta.Ahead {
-		meta.Extra = append(meta.Extra, [2]string{"prefetch", prefetch}, [2]string{"prefetch_bytes", "0"})
+		meta.Extra = append(meta.Extra, [2]string{"prefetch", string(prefetch)}, [2]string{"prefetch_bytes", "0"})
 	}
 	path := filepath.Join(t.TempDir(), "route.csv")
 	w, err := dump.CreateTrace(path, meta)
 	must(t, err)
-	s, err := m.NewSession(engine.SessionConfig{Source: src, Trace: w, Drop: drop, DropInPrefill: inPrefill, Batch: 7, Threads: 2, Prefetch: prefetch})
+	s, err := engine.NewSession(m, engine.Config{Source: src, Trace: w, Drop: drop, DropInPrefill: inPrefill, Batch: 7, Threads: 2, Prefetch: prefetch})
 	must(t, err)
 	sampler := engine.DefaultSampler()
 	sampler.Temp = 0
@@ -80,7 +81,7 @@ func must(t testing.TB, err error) {
 // then it is asked behind the first of them.)
 func TestLivePredictsRuns(t *testing.T) {
 	budgets := []int64{300 << 10, 1 << 20, 2 << 20, 3 << 20, 4 << 20}
-	for _, prefetch := range engine.PrefetchModes() {
+	for _, prefetch := range moe.Prefetches() {
 		var first string
 		runs := make(map[string]store.Stats)
 		for _, policy := range store.Policies() {
@@ -102,7 +103,7 @@ func TestLivePredictsRuns(t *testing.T) {
 			}
 		}
 		for _, c := range cacheOf(t, first, budgets, nil).Cells {
-			if prefetch == engine.PrefetchNextLayer && c.BudgetBytes < 3<<20 {
+			if prefetch == moe.PrefetchNextLayer && c.BudgetBytes < 3<<20 {
 				continue
 			}
 			st := runs[c.Policy+strconv.FormatInt(c.BudgetBytes, 10)]
@@ -112,7 +113,7 @@ func TestLivePredictsRuns(t *testing.T) {
 			if got := c.Decode.BytesRead + c.Prefill.BytesRead + c.Decode.Ahead + c.Prefill.Ahead; got != st.BytesWanted {
 				t.Errorf("%s, %d bytes, %s: %d bytes predicted from another run's trace, the run read %d", c.Policy, c.BudgetBytes, prefetch, got, st.BytesWanted)
 			}
-			if prefetch == engine.PrefetchNextLayer && c.Decode.Ahead == 0 {
+			if prefetch == moe.PrefetchNextLayer && c.Decode.Ahead == 0 {
 				t.Errorf("%+v: nothing was read ahead: the case tests nothing", c)
 			}
 		}
@@ -132,7 +133,7 @@ func cacheOf(t *testing.T, path string, budgets []int64, policies []string) *rep
 
 // A dynamic replay of a run recorded with dropping reads and drops what the run did, row by row.
 func TestDynamicPredictsRuns(t *testing.T) {
-	for _, prefetch := range engine.PrefetchModes() {
+	for _, prefetch := range moe.Prefetches() {
 		for _, inPrefill := range []bool{false, true} {
 			for _, frac := range []float64{0, 0.5, 0.9} {
 				path, st, d := liveRun(t, "lru", 2<<20, moe.Drop{Frac: frac, Renorm: true}, inPrefill, prefetch)

@@ -16,18 +16,19 @@ import (
 	"sluice/engine"
 	"sluice/engine/demo"
 	"sluice/engine/gguf"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 	"sluice/engine/tokenizer"
 )
 
 // ParseModel opens a model that is in memory until the test ends.
-func ParseModel(t testing.TB, name string, data []byte) *engine.Model {
+func ParseModel(t testing.TB, name string, data []byte) *model.Model {
 	t.Helper()
 	f, err := gguf.Parse(name, data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := engine.New(f, engine.OpenOptions{})
+	m, err := model.New(f, model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,9 +37,9 @@ func ParseModel(t testing.TB, name string, data []byte) *engine.Model {
 }
 
 // OpenFile opens a model's file until the test ends.
-func OpenFile(t testing.TB, path string) *engine.Model {
+func OpenFile(t testing.TB, path string) *model.Model {
 	t.Helper()
-	m, err := engine.Open(path, engine.OpenOptions{})
+	m, err := model.Open(path, model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func OpenFile(t testing.TB, path string) *engine.Model {
 }
 
 // TrainedModel opens one of the trained model's files; all but the built-in one come from SLUICE_MODELS.
-func TrainedModel(t testing.TB, name string) *engine.Model {
+func TrainedModel(t testing.TB, name string) *model.Model {
 	t.Helper()
 	if name == demo.Name {
 		return ParseModel(t, demo.Name, demo.Model())
@@ -60,7 +61,7 @@ func TrainedModel(t testing.TB, name string) *engine.Model {
 }
 
 // SynthModel makes a model of random weights in memory.
-func SynthModel(t testing.TB, c synth.Config) *engine.Model {
+func SynthModel(t testing.TB, c synth.Config) *model.Model {
 	t.Helper()
 	data, err := synth.Build(c)
 	if err != nil {
@@ -80,7 +81,7 @@ func WriteFile(t testing.TB, name string, data []byte) string {
 }
 
 // ArmTaps opens a selection dump sel.bin and a route trace route.csv in a folder, until the test ends.
-func ArmTaps(t testing.TB, m *engine.Model, dir string) (*dump.SelWriter, *dump.TraceWriter) {
+func ArmTaps(t testing.TB, m *model.Model, dir string) (*dump.SelWriter, *dump.TraceWriter) {
 	t.Helper()
 	w, err := dump.OpenSel(filepath.Join(dir, "sel.bin"), dump.SelMeta{})
 	if err != nil {
@@ -95,9 +96,9 @@ func ArmTaps(t testing.TB, m *engine.Model, dir string) (*dump.SelWriter, *dump.
 }
 
 // NewSession opens a session until the test ends, which fails where closing does.
-func NewSession(t testing.TB, m *engine.Model, c engine.SessionConfig) *engine.Session {
+func NewSession(t testing.TB, m *model.Model, c engine.Config) *engine.Session {
 	t.Helper()
-	s, err := m.NewSession(c)
+	s, err := engine.NewSession(m, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func NewSession(t testing.TB, m *engine.Model, c engine.SessionConfig) *engine.S
 }
 
 // GreedySampler takes the token of the greatest logit.
-func GreedySampler(t testing.TB, m *engine.Model) *engine.Sampler {
+func GreedySampler(t testing.TB, m *model.Model) *engine.Sampler {
 	t.Helper()
 	smp, err := engine.NewSampler(engine.SamplerConfig{TopP: 1, RepeatPenalty: 1}, m.NVocab)
 	if err != nil {
@@ -120,7 +121,7 @@ func GreedySampler(t testing.TB, m *engine.Model) *engine.Sampler {
 }
 
 // Greedy generates n tokens past end-of-generation tokens.
-func Greedy(t testing.TB, m *engine.Model, s *engine.Session, prompt []int32, n int) []int32 {
+func Greedy(t testing.TB, m *model.Model, s *engine.Session, prompt []int32, n int) []int32 {
 	t.Helper()
 	g, err := s.Generate(context.Background(), prompt, GreedySampler(t, m), engine.GenerateConfig{MaxTokens: n, IgnoreEOS: true}, nil)
 	if err != nil {
@@ -179,7 +180,7 @@ func LoadReference(t testing.TB, path string) *Reference {
 
 // Follow generates the first n tokens of a prompt's path with s. strict: they are the reference's, one for one; else the two
 // may fork at a near tie, in s or in exact, a session with activations in float32.
-func (p *Prompt) Follow(t testing.TB, m *engine.Model, s, exact *engine.Session, n int, strict bool) {
+func (p *Prompt) Follow(t testing.TB, m *model.Model, s, exact *engine.Session, n int, strict bool) {
 	t.Helper()
 	ids := m.Tok.Encode(p.Prompt, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: true})
 	if !slices.Equal(ids, p.IDs) {
@@ -219,7 +220,7 @@ func gapAfter(t testing.TB, s *engine.Session, path []int32, a, b int32) float64
 
 // TwoTurns generates n tokens behind each of two turns of turn prompt tokens, and returns them and the bits of the logits
 // after each turn.
-func TwoTurns(t testing.TB, m *engine.Model, s *engine.Session, ids []int32, turn, n int) (tokens []int32, bits []byte) {
+func TwoTurns(t testing.TB, m *model.Model, s *engine.Session, ids []int32, turn, n int) (tokens []int32, bits []byte) {
 	t.Helper()
 	for i := range 2 {
 		prompt := ids[i*turn : (i+1)*turn]

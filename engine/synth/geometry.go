@@ -3,23 +3,12 @@ package synth
 import (
 	"fmt"
 	"strings"
+
+	"sluice/engine/model"
 )
 
 // Geometry holds a model's sizes. In Config a zero field means "as the preset says".
-type Geometry struct {
-	Layers   int `json:"layers"`    // block_count
-	Embd     int `json:"embd"`      // embedding_length: width of the residual stream
-	Heads    int `json:"heads"`     // attention.head_count
-	KVHeads  int `json:"kv_heads"`  // attention.head_count_kv; olmoe has as many as Heads
-	HeadDim  int `json:"head_dim"`  // attention.key_length and value_length
-	Experts  int `json:"experts"`   // expert_count
-	Used     int `json:"used"`      // expert_used_count
-	FF       int `json:"ff"`        // width of one expert
-	SharedFF int `json:"shared_ff"` // width of qwen2moe's shared expert; 0 elsewhere
-	DenseFF  int `json:"dense_ff"`  // feed_forward_length where experts do not use it: no tensor has this size
-	Vocab    int `json:"vocab"`     // number of tokens, at least 300
-	Context  int `json:"context"`   // context_length
-}
+type Geometry = model.Geometry
 
 type preset struct {
 	name, arch string
@@ -54,7 +43,7 @@ func Presets() []string {
 }
 
 // Archs lists the architectures that Config.Arch takes, as general.architecture spells them.
-func Archs() []string { return []string{"qwen3moe", "olmoe", "qwen2moe", "llama"} }
+func Archs() []string { return model.Architectures() }
 
 func findPreset(name string) (preset, error) {
 	for _, p := range presets {
@@ -65,8 +54,8 @@ func findPreset(name string) (preset, error) {
 	return preset{}, fmt.Errorf("synth: preset %q: want one of %s", name, strings.Join(Presets(), ", "))
 }
 
-// or returns g with its zero fields taken from base.
-func (g Geometry) or(base Geometry) Geometry {
+// over returns g with its zero fields taken from base.
+func over(g, base Geometry) Geometry {
 	for _, f := range []struct{ dst, src *int }{
 		{&g.Layers, &base.Layers}, {&g.Embd, &base.Embd}, {&g.Heads, &base.Heads}, {&g.KVHeads, &base.KVHeads},
 		{&g.HeadDim, &base.HeadDim}, {&g.Experts, &base.Experts}, {&g.Used, &base.Used}, {&g.FF, &base.FF},
@@ -89,7 +78,7 @@ const (
 )
 
 // validate says which size is wrong for arch.
-func (g Geometry) validate(arch string) error {
+func validate(g Geometry, arch *model.Arch) error {
 	for _, s := range []struct {
 		name        string
 		v, min, max int
@@ -109,18 +98,19 @@ func (g Geometry) validate(arch string) error {
 	if g.HeadDim%2 != 0 {
 		return fmt.Errorf("synth: head dim %d is odd: positions rotate pairs", g.HeadDim)
 	}
-	switch arch {
-	case "olmoe", "qwen2moe":
-		// Their query projection is square and no key in the file could say otherwise.
-		if g.Heads*g.HeadDim != g.Embd {
-			return fmt.Errorf("synth: %s: heads x head dim = %d x %d = %d, want embd %d", arch, g.Heads, g.HeadDim, g.Heads*g.HeadDim, g.Embd)
+	if arch.Fits != nil {
+		if err := arch.Fits(&g); err != nil {
+			return fmt.Errorf("synth: %w", err)
 		}
 	}
-	if arch == "olmoe" && g.KVHeads != g.Heads {
-		return fmt.Errorf("synth: olmoe: %d kv heads, want as many as heads, %d", g.KVHeads, g.Heads)
-	}
-	if g.SharedFF > 0 && arch != "qwen2moe" {
-		return fmt.Errorf("synth: shared ff %d: %s has no shared expert, only qwen2moe", g.SharedFF, arch)
+	if g.SharedFF > 0 && !arch.Shared {
+		var have []string
+		for _, a := range model.Archs() {
+			if a.Shared {
+				have = append(have, a.Name)
+			}
+		}
+		return fmt.Errorf("synth: shared ff %d: %s has no shared expert, only %s", g.SharedFF, arch.Name, strings.Join(have, ", "))
 	}
 	return nil
 }

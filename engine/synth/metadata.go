@@ -8,7 +8,7 @@ import (
 )
 
 // writer returns the file's metadata and tensors, ready to be written once.
-func (m *model) writer() *gguf.Writer {
+func (m *plan) writer() *gguf.Writer {
 	w := gguf.NewWriter(3)
 	m.addGeneral(w)
 	m.addArch(w)
@@ -25,8 +25,8 @@ func (m *model) writer() *gguf.Writer {
 	return w
 }
 
-func (m *model) addGeneral(w *gguf.Writer) {
-	w.Add("general.architecture", m.arch)
+func (m *plan) addGeneral(w *gguf.Writer) {
+	w.Add("general.architecture", m.arch.Name)
 	name := fmt.Sprintf("synthetic %s %s seed %d", m.preset, m.mix.name, m.seed)
 	if m.skew > 0 {
 		name += fmt.Sprintf(" router skew %g", m.skew)
@@ -38,16 +38,10 @@ func (m *model) addGeneral(w *gguf.Writer) {
 }
 
 // addArch writes the keys that llama.cpp reads for the architecture, with the constants of the published models.
-func (m *model) addArch(w *gguf.Writer) {
-	g := m.g
-	size := func(key string, v int) { w.Add(m.arch+"."+key, uint32(v)) }
-	eps, base := float32(1e-6), float32(1e6)
-	switch m.arch {
-	case "olmoe":
-		eps, base = 1e-5, 1e4
-	case "llama":
-		eps = 1e-5
-	}
+func (m *plan) addArch(w *gguf.Writer) {
+	g, arch := m.g, m.arch
+	put := func(key string, v any) { w.Add(arch.Name+"."+key, v) }
+	size := func(key string, v int) { put(key, uint32(v)) }
 	size("block_count", g.Layers)
 	size("context_length", g.Context)
 	size("embedding_length", g.Embd)
@@ -55,24 +49,11 @@ func (m *model) addArch(w *gguf.Writer) {
 	size("attention.head_count_kv", g.KVHeads)
 	size("attention.key_length", g.HeadDim)
 	size("attention.value_length", g.HeadDim)
-	w.Add(m.arch+".attention.layer_norm_rms_epsilon", eps)
-	w.Add(m.arch+".rope.freq_base", base)
+	put("attention.layer_norm_rms_epsilon", arch.Eps)
+	put("rope.freq_base", arch.RopeBase)
 	size("expert_count", g.Experts)
 	size("expert_used_count", g.Used)
-	switch m.arch {
-	case "olmoe", "llama": // their feed_forward_length is the experts'
-		size("feed_forward_length", g.FF)
-	default:
-		size("feed_forward_length", g.DenseFF)
-		size("expert_feed_forward_length", g.FF)
-	}
-	switch m.arch {
-	case "qwen2moe":
-		size("expert_shared_feed_forward_length", g.SharedFF)
-	case "llama":
-		size("rope.dimension_count", g.HeadDim)
-		size("vocab_size", g.Vocab)
-	}
+	arch.Keys(&g, put)
 }
 
 func addVocab(w *gguf.Writer, size int) {

@@ -13,6 +13,7 @@ import (
 	"sluice/dump"
 	"sluice/engine"
 	"sluice/engine/gguf"
+	"sluice/engine/model"
 	"sluice/engine/synth"
 )
 
@@ -28,7 +29,7 @@ func quarterShare(t *testing.T, c synth.Config) []float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := engine.New(f, engine.OpenOptions{})
+	m, err := model.New(f, model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func quarterShare(t *testing.T, c synth.Config) []float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := m.NewSession(engine.SessionConfig{Threads: 2, SelDump: w})
+	s, err := engine.NewSession(m, engine.Config{Threads: 2, SelDump: w})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,9 @@ package synth
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
+
+	"sluice/engine/model"
 )
 
 // Config says what to write. The zero value with a Type is the preset "tiny".
@@ -15,6 +16,8 @@ type Config struct {
 	Type      string   // one of Types, case aside
 	Seed      uint64
 	PerExpert bool // one tensor per expert and projection, as old Mixtral files have; llama only
+
+	Extra []model.Arch // architectures that Arch may name beside the supported ones
 
 	// RouterSkew makes each layer's router favour some experts: the one of rank r is wanted about r^-RouterSkew as often as
 	// the first, which 1 makes Zipf's law. 0 adds nothing to what random weights favour. 0 to MaxRouterSkew.
@@ -39,18 +42,19 @@ type Info struct {
 	ExpertBytes       int64 `json:"expert_bytes"` // one expert of the first layer: gate, up and down
 }
 
-// model is a resolved Config.
-type model struct {
-	arch, preset string
-	g            Geometry
-	mix          mix
-	seed         uint64
-	skew         float64
-	tensors      []tensor
+// plan is a resolved Config.
+type plan struct {
+	arch    *model.Arch
+	preset  string
+	g       Geometry
+	mix     mix
+	seed    uint64
+	skew    float64
+	tensors []tensor
 }
 
 // resolve fills in what c leaves open and checks the whole.
-func (c Config) resolve() (*model, error) {
+func (c Config) resolve() (*plan, error) {
 	name := c.Preset
 	if name == "" {
 		name = presets[0].name
@@ -59,27 +63,27 @@ func (c Config) resolve() (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &model{arch: c.Arch, preset: name, seed: c.Seed, skew: c.RouterSkew}
-	if m.arch == "" {
-		m.arch = p.arch
+	m := &plan{preset: name, seed: c.Seed, skew: c.RouterSkew}
+	arch := c.Arch
+	if arch == "" {
+		arch = p.arch
 	}
-	if !slices.Contains(Archs(), m.arch) {
-		return nil, fmt.Errorf("synth: architecture %q: want one of %s", m.arch, strings.Join(Archs(), ", "))
+	if m.arch, err = model.FindArch(arch, c.Extra); err != nil {
+		return nil, fmt.Errorf("synth: architecture %q: want one of %s", arch, strings.Join(Archs(), ", "))
 	}
 	if m.mix, err = findMix(c.Type); err != nil {
 		return nil, err
-	}
-	if c.PerExpert && m.arch != "llama" {
-		return nil, fmt.Errorf("synth: %s files never had one tensor per expert, only llama", m.arch)
 	}
 	if !(c.RouterSkew >= 0 && c.RouterSkew <= MaxRouterSkew) { // written so that NaN fails
 		return nil, fmt.Errorf("synth: router skew %v: want 0 to %d", c.RouterSkew, MaxRouterSkew)
 	}
 	m.g = fitPreset(m.arch, c.Geometry, p.g)
-	if err := m.g.validate(m.arch); err != nil {
+	if err := validate(m.g, m.arch); err != nil {
 		return nil, err
 	}
-	m.tensors = plan(m.arch, m.g, m.mix, c.PerExpert)
+	if m.tensors, err = m.list(c.Extra, c.PerExpert); err != nil {
+		return nil, err
+	}
 	if m.skew > 0 {
 		skewRouters(m.tensors, m.g, m.seed, m.skew)
 	}
@@ -97,28 +101,19 @@ func (c Config) resolve() (*model, error) {
 	return m, checkRows(m.tensors)
 }
 
-// fitPreset lays g over the preset's sizes, after bending those that the architecture has no choice about: olmoe shares
-// no kv heads, and a shared expert exists in qwen2moe only, where it is four experts wide unless said otherwise.
-func fitPreset(arch string, g, base Geometry) Geometry {
-	switch arch {
-	case "olmoe":
-		base.KVHeads = base.Heads
-		if g.Heads != 0 {
-			base.KVHeads = g.Heads
-		}
-	case "qwen2moe":
-		if base.SharedFF == 0 {
-			base.SharedFF = 4 * g.or(base).FF
-		}
+// fitPreset lays g over the preset's sizes, after bending those that the architecture has no choice about.
+func fitPreset(arch *model.Arch, g, base Geometry) Geometry {
+	if arch.Bend != nil {
+		arch.Bend(g, &base)
 	}
-	if arch != "qwen2moe" {
+	if !arch.Shared {
 		base.SharedFF = 0
 	}
-	return g.or(base)
+	return over(g, base)
 }
 
-func (m *model) info() Info {
-	in := Info{Arch: m.arch, Preset: m.preset, Type: m.mix.name, Seed: m.seed, Skew: m.skew, Geometry: m.g, Tensors: len(m.tensors)}
+func (m *plan) info() Info {
+	in := Info{Arch: m.arch.Name, Preset: m.preset, Type: m.mix.name, Seed: m.seed, Skew: m.skew, Geometry: m.g, Tensors: len(m.tensors)}
 	experts := int64(0)
 	for i := range m.tensors {
 		t := &m.tensors[i]

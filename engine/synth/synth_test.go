@@ -245,7 +245,7 @@ func TestRefused(t *testing.T) {
 		{"experts", Config{Type: "f16", Geometry: Geometry{Experts: 1000}}, "experts 1000: want 2 to 512"},
 		{"vocab", Config{Type: "f16", Geometry: Geometry{Vocab: 299}}, "vocab 299: want 300"},
 		{"negative", Config{Type: "f16", Geometry: Geometry{Layers: -1}}, "layers -1: want 1 to 512"},
-		{"too large", Config{Type: "f16", Geometry: Geometry{FF: 1 << 24, Embd: 1 << 20, Experts: 512, Layers: 512}}, "parameters, at most 1e+13"},
+		{"too large", Config{Type: "f16", Geometry: Geometry{FF: 1 << 20, Embd: 1 << 20, Experts: 512, Layers: 512}}, "parameters, at most 1e+13"},
 		{"shared", Config{Type: "f16", Geometry: Geometry{SharedFF: 256}}, "qwen3moe has no shared expert, only qwen2moe"},
 		{"per expert", Config{Type: "f16", PerExpert: true}, "qwen3moe files never had one tensor per expert, only llama"},
 	}

@@ -1,9 +1,12 @@
 package synth
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 
+	"sluice/engine/gguf"
+	"sluice/engine/model"
 	"sluice/kernels"
 )
 
@@ -36,66 +39,80 @@ func (t *tensor) bytes() int64 {
 
 const biasSpread = 0.1
 
-// plan lists the model's tensors in file order. Names and shapes are those that llama.cpp's loader asks of each
-// architecture.
-func plan(arch string, g Geometry, m mix, perExpert bool) []tensor {
+// list is the model's tensors in file order: the slots that the engine would load from such a file.
+func (m *plan) list(extra []model.Arch, perExpert bool) ([]tensor, error) {
+	slots, err := m.slots(extra)
+	if err != nil {
+		return nil, err
+	}
 	var list []tensor
-	add := func(name string, typ kernels.Type, spread float64, dims ...int) {
-		list = append(list, tensor{name: name, typ: typ, dims: dims, spread: spread, source: name, parts: 1})
-	}
-	matrix := func(name string, typ kernels.Type, dims ...int) {
-		add(name, typ, 1/math.Sqrt(float64(dims[0])), dims...)
-	}
-	ones := func(name string, n int) { add(name, kernels.F32, 0, n) }
-	experts := func(layer int, proj string, typ kernels.Type, row, rows int) {
-		merged := fmt.Sprintf("blk.%d.ffn_%s_exps.weight", layer, proj)
-		spread := 1 / math.Sqrt(float64(row))
-		if !perExpert {
-			list = append(list, tensor{name: merged, typ: typ, dims: []int{row, rows, g.Experts}, spread: spread, source: merged, parts: g.Experts})
-			return
+	singles := false
+	for _, s := range slots {
+		if !s.Usual {
+			continue
 		}
-		for e := range g.Experts {
-			name := fmt.Sprintf("blk.%d.ffn_%s.%d.weight", layer, proj, e)
-			list = append(list, tensor{name: name, typ: typ, dims: []int{row, rows}, spread: spread, source: merged, first: e, parts: 1})
+		typ, spread := m.weights(s)
+		if s.Experts() == nil {
+			list = append(list, tensor{name: s.Name, typ: typ, dims: s.Dims, spread: spread, source: s.Name, parts: 1})
+			continue
 		}
+		single := perExpert && s.Single != nil
+		singles = singles || single
+		first := 0
+		s.Tensors(single, func(name string, dims []int) {
+			t := tensor{name: name, typ: typ, dims: dims, spread: spread, source: s.Name, first: first, parts: 1}
+			if !single {
+				t.parts = dims[2]
+			}
+			first++
+			list = append(list, t)
+		})
 	}
+	if perExpert && !singles {
+		return nil, fmt.Errorf("synth: %s files never had one tensor per expert, only llama", m.arch.Name)
+	}
+	return list, nil
+}
 
-	q, kv := g.Heads*g.HeadDim, g.KVHeads*g.HeadDim
-	add("token_embd.weight", m.base, 1, g.Embd, g.Vocab)
-	ones("output_norm.weight", g.Embd)
-	matrix("output.weight", m.output, g.Embd, g.Vocab)
-	for i := range g.Layers {
-		blk := fmt.Sprintf("blk.%d.", i)
-		ones(blk+"attn_norm.weight", g.Embd)
-		matrix(blk+"attn_q.weight", m.base, g.Embd, q)
-		matrix(blk+"attn_k.weight", m.base, g.Embd, kv)
-		matrix(blk+"attn_v.weight", m.base, g.Embd, kv)
-		matrix(blk+"attn_output.weight", m.base, q, g.Embd)
-		switch arch {
-		case "qwen3moe": // one norm for every head
-			ones(blk+"attn_q_norm.weight", g.HeadDim)
-			ones(blk+"attn_k_norm.weight", g.HeadDim)
-		case "olmoe": // over the whole row
-			ones(blk+"attn_q_norm.weight", q)
-			ones(blk+"attn_k_norm.weight", kv)
-		case "qwen2moe":
-			add(blk+"attn_q.bias", kernels.F32, biasSpread, q)
-			add(blk+"attn_k.bias", kernels.F32, biasSpread, kv)
-			add(blk+"attn_v.bias", kernels.F32, biasSpread, kv)
-		}
-		ones(blk+"ffn_norm.weight", g.Embd)
-		matrix(blk+"ffn_gate_inp.weight", kernels.F32, g.Embd, g.Experts)
-		experts(i, "gate", m.base, g.Embd, g.FF)
-		experts(i, "up", m.base, g.Embd, g.FF)
-		experts(i, "down", m.down(i), g.FF, g.Embd)
-		if arch == "qwen2moe" {
-			matrix(blk+"ffn_gate_inp_shexp.weight", kernels.F32, g.Embd)
-			matrix(blk+"ffn_gate_shexp.weight", m.base, g.Embd, g.SharedFF)
-			matrix(blk+"ffn_up_shexp.weight", m.base, g.Embd, g.SharedFF)
-			matrix(blk+"ffn_down_shexp.weight", m.down(i), g.SharedFF, g.Embd)
-		}
+// slots are the weights that the engine asks for when it reads the metadata that is about to be written.
+func (m *plan) slots(extra []model.Arch) ([]*model.Slot, error) {
+	w := gguf.NewWriter(3)
+	m.addGeneral(w)
+	m.addArch(w)
+	var head bytes.Buffer
+	if _, err := w.WriteTo(&head); err != nil {
+		return nil, fmt.Errorf("synth: %w", err)
 	}
-	return list
+	f, err := gguf.Parse(m.preset, head.Bytes())
+	if err != nil {
+		return nil, fmt.Errorf("synth: %w", err)
+	}
+	h, arch, err := model.Read(f, extra)
+	if err != nil {
+		return nil, fmt.Errorf("synth: %w", err)
+	}
+	h.NVocab = m.g.Vocab
+	return model.Declare(arch, h).Slots, nil
+}
+
+// weights are the type and the spread of what a slot is filled with.
+func (m *plan) weights(s *model.Slot) (kernels.Type, float64) {
+	spread := 1 / math.Sqrt(float64(s.Dims[0]))
+	switch s.Role {
+	case model.RoleNorm, model.RoleFactor:
+		return kernels.F32, 0
+	case model.RoleBias:
+		return kernels.F32, biasSpread
+	case model.RoleRouter, model.RoleVector:
+		return kernels.F32, spread
+	case model.RoleEmbedding:
+		return m.mix.base, 1
+	case model.RoleOutput:
+		return m.mix.output, spread
+	case model.RoleDown:
+		return m.mix.down(s.Layer), spread
+	}
+	return m.mix.base, spread
 }
 
 // checkRows says which tensor's rows do not divide into its type's blocks.

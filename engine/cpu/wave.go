@@ -1,9 +1,10 @@
-package engine
+package cpu
 
 import (
 	"context"
 	"fmt"
 
+	"sluice/engine/model"
 	"sluice/moe/store"
 )
 
@@ -13,7 +14,7 @@ import (
 // that a token's sum has the same bits whatever arrived first. An expert that is early waits as hidden
 // rows, as far as there is room for them.
 type wave struct {
-	f       *forward
+	f       *Backend
 	experts []waveExpert // of the wave, ascending
 	next    int          // the first whose results are not all added
 	early   int          // rows [0, early) of the hidden buffers are, or were, of experts behind next ...
@@ -38,14 +39,14 @@ const (
 	waveHidden                  // its hidden rows are computed
 )
 
-func (w *wave) init(f *forward, nExpert int) {
+func (w *wave) init(f *Backend, nExpert int) {
 	w.f, w.experts = f, make([]waveExpert, 0, nExpert)
 }
 
 // run computes the experts that the source holds. start is when they were asked for.
-func (w *wave) run(ctx context.Context, il int, ly *layer, ids []int32, start int64) error {
-	f, s, src := w.f, &w.f.ffn, w.f.src
-	s.il, s.op, s.ff, s.act = il, OpGateUp, f.m.NFFExpert, &s.hidden
+func (w *wave) run(ctx context.Context, il int, e *model.MoE, ids []int32, start int64) error {
+	f, s, src := w.f, &w.f.ffn, w.f.cfg.Source
+	s.il, s.op, s.ff, s.act = il, model.OpGateUp, e.Width, &s.hidden
 	w.begin(ids)
 	for left := len(ids); w.next < len(ids); {
 		for left > 0 && src.Ready() {
@@ -54,7 +55,7 @@ func (w *wave) run(ctx context.Context, il int, ly *layer, ids []int32, start in
 			}
 			left--
 		}
-		row0, rows := w.plan(ly, ids)
+		row0, rows := w.plan(e, ids)
 		if rows == 0 { // nothing to compute: the team sleeps meanwhile
 			if err := w.take(ctx, ids); err != nil {
 				return err
@@ -63,12 +64,12 @@ func (w *wave) run(ctx context.Context, il int, ly *layer, ids []int32, start in
 			continue
 		}
 		read, mem := s.origin(s.units)
-		f.rec.endExperts(start, OpFetch, il, rows, len(s.units), read, mem)
+		f.rec.EndExperts(start, model.OpFetch, il, rows, len(s.units), read, mem)
 		s.hide(row0, rows)
 		if len(s.sums) > 0 {
 			s.addUp()
 		}
-		start = f.rec.begin()
+		start = f.rec.Now()
 	}
 	return nil
 }
@@ -90,7 +91,7 @@ func (w *wave) begin(ids []int32) {
 
 // take receives one expert from the source.
 func (w *wave) take(ctx context.Context, ids []int32) error {
-	f, src := w.f, w.f.src
+	f, src := w.f, w.f.cfg.Source
 	i, weights, err := src.Next(ctx)
 	if err != nil {
 		if i >= 0 {
@@ -111,7 +112,7 @@ func (w *wave) take(ctx context.Context, ids []int32) error {
 
 // plan chooses what is computed next from what is here: s.units, whose hidden rows are row0 to
 // row0+rows, and s.sums. No rows: nothing can be computed before the next arrival.
-func (w *wave) plan(ly *layer, ids []int32) (row0, rows int) {
+func (w *wave) plan(e *model.MoE, ids []int32) (row0, rows int) {
 	s := &w.f.ffn
 	s.units, s.sums = s.units[:0], s.sums[:0]
 	turn := w.next // experts up to here have had, or have, their turn
@@ -126,7 +127,7 @@ func (w *wave) plan(ly *layer, ids []int32) (row0, rows int) {
 		x := &w.experts[i]
 		if x.state == waveHere && w.early+x.rows <= w.limit {
 			x.state, x.row0 = waveHidden, w.early
-			s.units = append(s.units, w.unit(ly, ids, i, 0, x.rows, x.row0))
+			s.units = append(s.units, w.unit(e, ids, i, 0, x.rows, x.row0))
 			w.early += x.rows
 			w.waiting += x.rows
 		}
@@ -135,7 +136,7 @@ func (w *wave) plan(ly *layer, ids []int32) (row0, rows int) {
 	for ; w.next < turn; w.next++ {
 		x := &w.experts[w.next]
 		if x.state == waveHidden {
-			s.sums = append(s.sums, w.unit(ly, ids, w.next, 0, x.rows, x.row0))
+			s.sums = append(s.sums, w.unit(e, ids, w.next, 0, x.rows, x.row0))
 			w.waiting -= x.rows
 			continue
 		}
@@ -143,7 +144,7 @@ func (w *wave) plan(ly *layer, ids []int32) (row0, rows int) {
 		if n == 0 {
 			break
 		}
-		u := w.unit(ly, ids, w.next, x.done, n, top)
+		u := w.unit(e, ids, w.next, x.done, n, top)
 		s.units, s.sums = append(s.units, u), append(s.sums, u)
 		x.done += n
 		top += n
@@ -155,10 +156,10 @@ func (w *wave) plan(ly *layer, ids []int32) (row0, rows int) {
 }
 
 // unit is n of an expert's tokens from t0 on, with their hidden rows at row0.
-func (w *wave) unit(ly *layer, ids []int32, i, t0, n, row0 int) ffnUnit {
+func (w *wave) unit(e *model.MoE, ids []int32, i, t0, n, row0 int) ffnUnit {
 	x := &w.experts[i]
 	tokens, weight := w.f.table.Rows(int(ids[i]))
-	u := ffnUnit{gate: ly.gate.of(x.weights.Gate), up: ly.up.of(x.weights.Up), down: ly.down.of(x.weights.Down),
+	u := ffnUnit{gate: e.Gate.Of(x.weights.Gate), up: e.Up.Of(x.weights.Up), down: e.Down.Of(x.weights.Down),
 		tokens: tokens[t0 : t0+n], weight: weight[t0 : t0+n], row0: row0}
 	if t0 == 0 {
 		u.read = x.read

@@ -1,4 +1,4 @@
-package engine
+package model
 
 import (
 	"fmt"
@@ -110,7 +110,7 @@ type DemandEvent struct {
 	At                           int64
 }
 
-// Recorder keeps the ops of one session (SessionConfig.Recorder) and the reads and decisions of its expert source
+// Recorder keeps the ops of one engine and the reads and decisions of its expert source
 // (SourceConfig.Observer) in rings that are allocated at creation: recording allocates nothing, and when a ring is full the
 // oldest entries go. A nil Recorder records nothing at the price of a nil check per op. Its methods are for the goroutine
 // that owns the session, between that session's calls; what the source reports may come from any goroutine.
@@ -122,7 +122,7 @@ type Recorder struct {
 	outer [nOpKinds]OpInfo // ops outside the layers
 	team  int
 	call  Op      // fields that all ops of a forward pass share
-	sums  *opSums // of a Telemetry; nil: none
+	sums  *OpSums // of who adds up times; nil: nobody
 
 	mu       sync.Mutex // reads come from the lanes
 	reads    []ReadEvent
@@ -203,33 +203,36 @@ func (r *Recorder) ObserveDemand(layer, hits, misses, evicted int) {
 	r.nDemands++
 }
 
-// begin reads the clock for an op that starts now.
-func (r *Recorder) begin() int64 {
+// Sum adds the time of each op to s from now on; nil: nowhere.
+func (r *Recorder) Sum(s *OpSums) { r.sums = s }
+
+// Now reads the clock for an op that starts now: ns since the recorder's beginning, what Op.Start and Op.End count in.
+func (r *Recorder) Now() int64 {
 	if r == nil {
 		return 0
 	}
 	return int64(time.Since(r.base))
 }
 
-// forward starts a forward pass of n tokens.
-func (r *Recorder) forward(pos, n int, ph phase) {
+// BeginPass starts a forward pass whose first row is at pos.
+func (r *Recorder) BeginPass(pos int, decode bool) {
 	if r == nil {
 		return
 	}
-	r.call = Op{Call: r.call.Call + 1, Pos: int32(pos), Decode: ph == phaseDecode}
+	r.call = Op{Call: r.call.Call + 1, Pos: int32(pos), Decode: decode}
 }
 
-// end records an op that began at start, of layer il, over n rows of activations. It returns the op's end, at which a next
+// End records an op that began at start, of layer il, over n rows of activations. It returns the op's end, at which a next
 // one begins that follows with nothing in between: the clock is the larger part of what recording costs.
-func (r *Recorder) end(start int64, kind OpKind, il, n int) int64 {
+func (r *Recorder) End(start int64, kind OpKind, il, n int) int64 {
 	if r == nil {
 		return 0
 	}
 	return r.add(start, kind, il, n, 1, 0, OpDRAM)
 }
 
-// endExperts is end for an op with the weights of several experts, of which read were read from storage for it.
-func (r *Recorder) endExperts(start int64, kind OpKind, il, n, experts, read int, mem OpMemory) int64 {
+// EndExperts is End for an op with the weights of several experts, of which read were read from storage for it.
+func (r *Recorder) EndExperts(start int64, kind OpKind, il, n, experts, read int, mem OpMemory) int64 {
 	if r == nil {
 		return 0
 	}
@@ -243,18 +246,6 @@ func (r *Recorder) add(start int64, kind OpKind, il, n, experts, read int, mem O
 		r.sums[kind] += time.Duration(end - start)
 	}
 	return end
-}
-
-// Now is the recorder's clock, ns since its beginning: what Op.Start and Op.End count in.
-func (r *Recorder) Now() int64 { return r.begin() }
-
-// BeginPass starts a forward pass of tokens at pos whose ops were timed elsewhere and are added by Add.
-func (r *Recorder) BeginPass(pos, tokens int, decode bool) {
-	ph := phasePrefill
-	if decode {
-		ph = phaseDecode
-	}
-	r.forward(pos, tokens, ph)
 }
 
 // Add records an op that was timed elsewhere, on a device: from start to end, of a layer (-1: outside the layers), over
@@ -288,15 +279,28 @@ func (r *Recorder) put(start, end int64, kind OpKind, il, n, experts, read int, 
 	r.n++
 }
 
-// noExperts records the experts' ops of a layer call that has nothing to compute: the rows of a layer do not depend on
+// NoExperts records the experts' ops of a layer call that has nothing to compute: the rows of a layer do not depend on
 // what was dropped.
-func (r *Recorder) noExperts(il int) {
+func (r *Recorder) NoExperts(il int) {
 	if r == nil {
 		return
 	}
 	for kind := OpFetch; kind <= OpDown; kind++ {
-		r.add(r.begin(), kind, il, 0, 0, 0, OpDRAM)
+		r.add(r.Now(), kind, il, 0, 0, 0, OpDRAM)
 		o := &r.ops[(r.n-1)%len(r.ops)]
 		o.End = o.Start
 	}
+}
+
+// OpSums is the time in each kind of op.
+type OpSums [nOpKinds]time.Duration
+
+// Compute is the time in the kinds that compute: all but the wait for experts.
+func (s *OpSums) Compute() (sum time.Duration) {
+	for kind, d := range s {
+		if OpKind(kind) != OpFetch {
+			sum += d
+		}
+	}
+	return sum
 }

@@ -1,21 +1,13 @@
-package engine
+package cpu
 
 import (
 	"slices"
+	"time"
 
+	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
 )
-
-// The modes of SessionConfig.Prefetch.
-const (
-	PrefetchOff       = "off"
-	PrefetchNextLayer = "next-layer" // what the next layer's router says of this layer's input
-	PrefetchLastToken = "last-token" // what the next layer's router chose for the token before, decode only
-)
-
-// PrefetchModes are the modes, the default first.
-func PrefetchModes() []string { return []string{PrefetchOff, PrefetchNextLayer, PrefetchLastToken} }
 
 // aheadRows bounds the tokens of a chunk that a prediction looks at, its last ones: of so many, nearly
 // every expert that the others choose is chosen by one too.
@@ -25,16 +17,14 @@ const aheadRows = 64
 // are read and computed. What it asks for follows from the tokens and the configuration alone, so that
 // residency, and with it dropping, stays deterministic.
 type prefetcher struct {
-	f        *forward
-	mode     string
+	f        *Backend
+	mode     moe.Prefetch
 	maxBytes int64   // a layer call; 0: as many experts as tokens, at most a quarter of the budget
 	slot     []int64 // by layer: what one expert takes of the budget
 	budget   int64
 	ids      []int32 // most wanted first
 	asked    []int32 // by the last layer call, for the route trace
 	read     int64   // bytes of those that were not resident
-
-	last [][]int32 // by layer: experts of the last token, in slot order (last-token)
 
 	// next-layer
 	rows   int
@@ -45,78 +35,88 @@ type prefetcher struct {
 	table  *moe.Table
 	score  []float32 // by expert
 	weight []float32 // of the norm
-	router *kernels.Mat
+	router *model.Router
 	t0     int // first row of the residual stream that is looked at
 	norm   aheadNorm
 	route  aheadRoute
 }
 
-func (p *prefetcher) init(f *forward, T int) {
-	h, c := &f.m.Hparams, &f.cfg
-	p.f, p.mode, p.maxBytes, p.budget = f, c.Prefetch, c.PrefetchBytes, f.src.Stats().BudgetBytes
-	if p.mode != PrefetchOff {
-		p.slot = f.m.SlotBytes()
+func (p *prefetcher) init(f *Backend, T int) {
+	m, c := f.m, &f.cfg
+	p.f, p.mode, p.maxBytes, p.budget = f, c.Prefetch, c.PrefetchBytes, c.Source.Stats().BudgetBytes
+	if p.mode != moe.PrefetchOff {
+		p.slot = m.SlotBytes()
 	}
 	switch p.mode {
-	case PrefetchLastToken:
-		p.last = make([][]int32, h.NLayer)
-		for i := range p.last {
-			p.last[i] = make([]int32, 0, c.NExpertUsed)
-		}
-	case PrefetchNextLayer:
+	case moe.PrefetchLastToken:
+		f.pool.lastK = c.NExpertUsed
+		p.ids = make([]int32, 0, c.NExpertUsed*c.Seqs)
+	case moe.PrefetchNextLayer:
 		p.rows = min(T, aheadRows)
-		p.in = kernels.NewActs(kernels.ActF32, h.NEmbd, p.rows)
-		p.logits = make([]float32, p.rows*h.NExpert)
-		p.arm = moe.NewHostArm(h.NExpert, c.NExpertUsed, p.rows)
-		p.table = moe.NewTable(h.NExpert, c.NExpertUsed, p.rows)
-		p.score = make([]float32, h.NExpert)
-		p.ids = make([]int32, 0, h.NExpert)
+		p.in = kernels.NewActs(kernels.ActF32, m.NEmbd, p.rows)
+		p.logits = make([]float32, p.rows*m.NExpert)
+		p.arm = moe.NewHostArm(m.NExpert, c.NExpertUsed, p.rows)
+		p.table = moe.NewTable(m.NExpert, c.NExpertUsed, p.rows)
+		p.score = make([]float32, m.NExpert)
+		p.ids = make([]int32, 0, m.NExpert)
 		p.norm.p, p.route.p = p, p
 	}
 }
 
 // prefetch asks for experts of the layer after il, the first one's after the last; the source has this
-// layer's in hand. n tokens are in the call.
-func (f *forward) prefetch(il, n int, ph phase) error {
+// layer's in hand. n rows are in the call.
+func (f *Backend) prefetch(il, n int) error {
 	p := &f.ahead
-	p.asked, p.read = nil, 0
-	next := (il + 1) % len(f.m.w.layers)
+	next := (il + 1) % len(f.m.Layers)
 	switch p.mode {
-	case PrefetchLastToken:
-		k := f.cfg.NExpertUsed
-		p.last[il] = append(p.last[il][:0], f.sel.Expert[(n-1)*k:n*k]...)
-		if ph != phaseDecode {
+	case moe.PrefetchLastToken:
+		if p.lastTokens(il, next); len(p.ids) == 0 {
 			return nil
 		}
-		return p.ask(next, p.last[next], n)
-	case PrefetchNextLayer:
-		if next == 0 || !p.predict(next, n) { // the next token is not known
+	case moe.PrefetchNextLayer:
+		if next == 0 || f.m.Layers[next].Experts() == nil { // the next token is not known
 			return nil
 		}
-		return p.ask(next, p.ids, n)
+		start := time.Now()
+		ok := p.predict(next, n)
+		f.cfg.Meter.AddManage(time.Since(start))
+		if !ok {
+			return nil
+		}
+	default:
+		return nil
 	}
-	return nil
+	return p.ask(next, n)
 }
 
-// ask asks for experts, and notes for the route trace what came of it.
-func (p *prefetcher) ask(il int, ids []int32, n int) error {
-	f := p.f
-	if !f.cfg.Trace.TakesAhead() {
-		return f.src.Prefetch(il, ids, p.bound(il, n))
+// lastTokens notes what the last row of each sequence chose, and fills ids with what those of the sequences that decode
+// chose in the next layer the last time: in the order of the spans, each in slot order.
+func (p *prefetcher) lastTokens(il, next int) {
+	f, k := p.f, p.f.cfg.NExpertUsed
+	p.ids = p.ids[:0]
+	for i := range f.p.Spans {
+		sp := &f.p.Spans[i]
+		end := sp.From + sp.N
+		last := sp.State.(*state).last
+		last[il] = append(last[il][:0], f.sel.Expert[(end-1)*k:end*k]...)
+		if f.p.Rows[sp.From].Phase != moe.Decode {
+			continue
+		}
+		for _, e := range last[next] {
+			if !slices.Contains(p.ids, e) {
+				p.ids = append(p.ids, e)
+			}
+		}
 	}
-	before := f.src.Stats().BytesWanted
-	err := f.src.Prefetch(il, ids, p.bound(il, n))
-	p.asked, p.read = ids, f.src.Stats().BytesWanted-before
+}
+
+// ask asks for the experts in ids, and notes for the taps what came of it.
+func (p *prefetcher) ask(il, n int) error {
+	src := p.f.cfg.Source
+	before := src.Stats().BytesWanted
+	err := src.Prefetch(il, p.ids, moe.PrefetchBound(p.maxBytes, p.slot[il], p.budget, n))
+	p.asked, p.read = p.ids, src.Stats().BytesWanted-before
 	return err
-}
-
-// bound is how many bytes a call of n tokens may ask for. Most of a token's prediction is right for its first
-// expert and less so for each further one, and a wrong one costs a read.
-func (p *prefetcher) bound(il, n int) int64 {
-	if p.maxBytes > 0 {
-		return p.maxBytes
-	}
-	return min(p.slot[il]*int64(n), p.budget/4)
 }
 
 // predict fills ids with the experts that the layer's router would choose for the residual stream as it is
@@ -125,12 +125,12 @@ func (p *prefetcher) bound(il, n int) int64 {
 // waiting. Without an answer, which the router itself will say when its turn comes, it returns false.
 func (p *prefetcher) predict(il, n int) bool {
 	f := p.f
-	ly, rows := &f.m.w.layers[il], min(n, p.rows)
-	p.weight, p.router, p.t0 = ly.ffnNorm, &ly.router, n-rows
+	y, rows := &f.m.Layers[il], min(n, p.rows)
+	p.weight, p.router, p.t0 = y.FFNIn.X, &y.Experts().Router, n-rows
 	f.team.Run(rows, 1, &p.norm)
 	p.route.n = rows
-	f.team.Run(blocks(ly.router.Rows), 1, &p.route)
-	p.call = moe.Call{Layer: il, T: rows, Pos0: f.pos + p.t0, Router: f.router, Logits: p.logits[:rows*f.m.NExpert], Table: p.table}
+	f.team.Run(model.Blocks(p.router.W.Rows), 1, &p.route)
+	p.call = moe.Call{Layer: il, T: rows, Pos0: p.t0, Router: f.routers[il], Logits: p.logits[:rows*f.m.NExpert], Table: p.table}
 	if p.arm.Route(&p.call) != nil {
 		return false
 	}
@@ -180,7 +180,5 @@ type aheadRoute struct {
 }
 
 func (j *aheadRoute) Do(_, lo, hi int) {
-	w := j.p.router
-	r0, r1 := blockRows(lo, hi, w.Rows)
-	kernels.MulRows(j.p.logits, w.Rows, w, r0, r1, j.p.in, nil, j.n)
+	routerLogits(j.p.logits, j.p.router, lo, hi, j.p.in, j.n)
 }

@@ -1,4 +1,4 @@
-package engine
+package model
 
 import (
 	"fmt"
@@ -10,10 +10,10 @@ import (
 	"sluice/moe/store"
 )
 
-// warm reads the dense matrices' pages of the file's mapping, and with experts theirs too, and locks them in
+// Warm reads the dense matrices' pages of the file's mapping, and with experts theirs too, and locks them in
 // memory until the system allows no more. read counts the bytes of whole pages that were read, locked those
 // of them that the page cache cannot lose until the model is closed.
-func (m *Model) warm(experts bool) (read, locked int64, err error) {
+func (m *Model) Warm(experts bool) (read, locked int64, err error) {
 	defer recoverFault(m.File, debug.SetPanicOnFault(true), &err)
 	mayLock := true
 	for _, x := range m.warmExtents(experts) {
@@ -42,10 +42,10 @@ func (m *Model) warm(experts bool) (read, locked int64, err error) {
 //go:noinline
 func warmSink(byte) {}
 
-// warmExtents are where the matrices lie, in the order of the file's tensors.
+// warmExtents are where the matrices lie.
 func (m *Model) warmExtents(experts bool) (all []store.Extent) {
-	for _, t := range m.w.mats {
-		all = append(all, store.Extent{File: t.Shard, Off: t.Offset, Len: t.Size})
+	for _, s := range m.matrices() {
+		all = append(all, m.extent(s))
 	}
 	if experts {
 		for _, layer := range m.Layout.Experts {
@@ -61,8 +61,9 @@ func (m *Model) warmExtents(experts bool) (all []store.Extent) {
 	return all
 }
 
-func warmNote(read, locked int64) string {
-	note := fmt.Sprintf("%d MiB of the mapping read, %d MiB of them locked in memory", mebibytes(read), locked>>20)
+// WarmNote says what Warm has come to.
+func WarmNote(read, locked int64) string {
+	note := fmt.Sprintf("%d MiB of the mapping read, %d MiB of them locked in memory", (read+1<<20-1)>>20, locked>>20)
 	var limit unix.Rlimit
 	if locked < read && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) == nil && limit.Cur != unix.RLIM_INFINITY {
 		note += fmt.Sprintf(" (the limit of locked memory is %d MiB)", limit.Cur>>20)

@@ -1,0 +1,33 @@
+package model
+
+import "sluice/moe"
+
+// Mixtral (arXiv:2401.04088), whose files say "llama": a softmax over the selected logits, which equals a renormalised
+// softmax. Old files have one tensor per expert, and some bring factors of the rotary frequencies.
+var mixtral = Arch{
+	Name: "llama", Eps: 1e-5, RopeBase: 1e6,
+	Read: func(k *Keys, h *Hparams) {
+		k.Transformer(h)
+		k.Weighing(h, false)
+		k.ExpertWidth(h, h.NFF)
+		k.NoShared(h)
+		k.Plain()
+		k.Rope(h)
+	},
+	Declare: func(d *Decl) {
+		d.ends(true)
+		d.Vector(&d.m.RopeFactor, OpRotary, "rope_freqs.weight", d.H.NRot/2).May().As(RoleFactor)
+		d.Each(func(y *Layer) {
+			d.attention(y, QKNormNone, false, biases{})
+			f := d.experts(y, moe.GatingSoftmaxTopK)
+			for _, e := range []*Experts{&f.Gate, &f.Up, &f.Down} {
+				d.Singles(d.m.Slots[e.ID])
+			}
+		})
+	},
+	Keys: func(g *Geometry, put func(string, any)) {
+		put("feed_forward_length", uint32(g.FF))
+		put("rope.dimension_count", uint32(g.HeadDim))
+		put("vocab_size", uint32(g.Vocab))
+	},
+}
