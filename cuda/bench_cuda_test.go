@@ -19,7 +19,7 @@ import (
 // benchSetting is a way to compute the same tokens.
 type benchSetting struct {
 	name   string
-	arm    string
+	arm    model.Arm
 	graph  bool
 	shared int64 // the device holds one expert in so many; 0: all
 }

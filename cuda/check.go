@@ -4,50 +4,117 @@ package cuda
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	dev "sluice/cuda/kernels"
-	"sluice/engine"
 	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
 )
 
-// checkModel refuses a model that the device's kernels do not compute, naming the tensor and its type or the number.
-func checkModel(m *model.Model, v *engine.WeightView) error {
-	name := m.File.Name()
-	matrix := func(tensor string, t kernels.Type, cols int) error {
-		switch {
-		case tensor == "":
-			return nil
-		case !dev.Supported(t):
-			return fmt.Errorf("cuda: %s: tensor %q: type %s has no device kernel (have %s)", name, tensor, t, deviceTypes())
-		case !dev.Fits(t, cols):
-			return fmt.Errorf("cuda: %s: tensor %q: rows of %d, want a multiple of %d up to 2^24 for %s on a device", name, tensor, cols, max(32, t.BlockLen()), t)
-		}
-		return nil
-	}
-	for _, w := range denseMatrices(v) {
-		if err := matrix(w.Name, w.Type, w.Cols); err != nil {
-			return err
-		}
-	}
-	for i := range v.Layers {
-		ly := &v.Layers[i]
-		for _, w := range []engine.ExpertTensor{ly.Gate, ly.Up, ly.Down} {
-			if err := matrix(w.Name, w.Type, w.Cols); err != nil {
-				return err
+// Name is the backend's in messages.
+const Name = "a device"
+
+// checkModel refuses a model that the device's kernels do not compute, naming the layer and what it asks for, or the tensor
+// and its type or the number.
+func checkModel(m *model.Model) error {
+	for i := range m.Layers {
+		y := &m.Layers[i]
+		for _, what := range []string{checkNorms(y), checkMixer(y.Mixer, m), checkFFN(y.FFN)} {
+			if what != "" {
+				return m.Refuse(Name, i, what)
 			}
 		}
-		// The router is multiplied in float32 whatever its type.
-		if err := matrix(ly.Router.Name, kernels.F32, ly.Router.Cols); err != nil {
-			return err
+	}
+	name := m.File.Name()
+	for _, s := range m.Slots {
+		if s.Bytes == 0 || s.Vector() != nil {
+			continue
+		}
+		var typ kernels.Type
+		switch {
+		case s.Role == model.RoleRouter: // multiplied in float32 whatever its type
+			typ = kernels.F32
+		case s.Matrix() != nil:
+			typ = s.Matrix().Type
+		default:
+			typ = s.Experts().Type
+		}
+		switch cols := s.Dims[0]; {
+		case !dev.Supported(typ):
+			return fmt.Errorf("cuda: %s: tensor %q: type %s has no device kernel (have %s)", name, s.Name, typ, deviceTypes())
+		case !dev.Fits(typ, cols):
+			return fmt.Errorf("cuda: %s: tensor %q: rows of %d, want a multiple of %d up to 2^24 for %s on a device", name, s.Name, cols, max(32, typ.BlockLen()), typ)
 		}
 	}
 	if !dev.HeadFits(m.HeadDim) {
 		return fmt.Errorf("cuda: %s: heads of %d values: want a multiple of 8 up to %d on a device", name, m.HeadDim, dev.MaxHeadDim)
 	}
 	return nil
+}
+
+func checkNorms(y *model.Layer) string {
+	switch {
+	case y.MixerIn.Absent() || y.FFNIn.Absent():
+		return "a layer without norms before mixer and feed-forward"
+	case !y.MixerOut.Absent() || !y.FFNOut.Absent():
+		return "a norm behind mixer or feed-forward"
+	}
+	return ""
+}
+
+func checkMixer(x model.Mixer, m *model.Model) string {
+	switch a := x.(type) {
+	case *model.Attention:
+		h := &m.Hparams
+		switch {
+		case a.KeyLen != a.ValueLen:
+			return fmt.Sprintf("%s with keys of %d and values of %d", a.Kind(), a.KeyLen, a.ValueLen)
+		case a.Heads != h.NHead || a.KVHeads != h.NKVHead || a.KeyLen != h.HeadDim:
+			return fmt.Sprintf("%s of %d heads over %d of %d beside others of %d over %d of %d", a.Kind(), a.Heads, a.KVHeads, a.KeyLen, h.NHead, h.NKVHead, h.HeadDim)
+		case a.Scale != float32(1/math.Sqrt(float64(a.KeyLen))):
+			return a.Kind() + " with a scale of its own"
+		case a.Window > 0:
+			return a.Kind() + " over a window"
+		case !a.Sinks.Absent():
+			return a.Kind() + " with sinks"
+		case a.Gate != model.GateNone:
+			return a.Kind() + " with an output gate"
+		case a.Rope != 0:
+			return a.Kind() + " with a rotary embedding of its own"
+		}
+		return ""
+	case nil:
+		return "a layer without mixer"
+	default:
+		return x.Kind()
+	}
+}
+
+func checkFFN(x model.FFN) string {
+	switch f := x.(type) {
+	case *model.MoE:
+		switch {
+		case !f.BGate.Absent() || !f.BUp.Absent() || !f.BDown.Absent():
+			return f.Kind() + " with biases"
+		case !f.Scale.Absent():
+			return f.Kind() + " with scales of their own"
+		case !f.Router.InScale.Absent():
+			return "a router with a scaled input"
+		case !f.Router.BLogit.Absent():
+			return "a router with biased logits"
+		case f.Shared != nil && f.Shared.GateV.Absent():
+			return "a shared expert without a gate"
+		case f.Act != model.SiLU || f.Shared != nil && f.Shared.Act != model.SiLU:
+			return "activation " + f.Act.String()
+		}
+		return ""
+	case nil:
+		return "a layer without feed-forward"
+	default:
+		return x.Kind() + " feed-forward"
+	}
 }
 
 // checkRouter refuses what the table arm cannot follow.

@@ -142,7 +142,7 @@ func TestCUDALeaks(t *testing.T) {
 		}
 		free := int64(0)
 		for i := range 34 {
-			cfg := engine.Config{Device: d, Ctx: 64, Batch: 8, Arm: []string{"host", "table"}[i%2]}
+			cfg := engine.Config{Device: d, Ctx: 64, Batch: 8, Arm: []model.Arm{"host", "table"}[i%2]}
 			if i%3 == 0 {
 				cfg.SelDump, cfg.Trace = armTaps(t, m, t.TempDir())
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"sluice/cuda/driver"
-	"sluice/engine"
 	"sluice/engine/model"
 )
 
@@ -110,8 +109,11 @@ func (d *Device) open(m *model.Model) (*weights, error) {
 	return s, nil
 }
 
-// NewWalk implements model.Device.
-func (d *Device) NewWalk(c engine.WalkConfig) (engine.Walk, error) {
+// NewBackend implements model.Device.
+func (d *Device) NewBackend(c model.Config) (model.Backend, error) {
+	if c.Seqs > 1 {
+		return nil, model.Settingf("%d sequences: device %s computes one at a time", c.Seqs, d.Name())
+	}
 	var w *walk
 	err := d.drv.Do(func() (err error) {
 		w, err = newWalk(d, c)

@@ -25,7 +25,7 @@ var narrow = synth.Geometry{Layers: 3, Embd: 64, Heads: 4, KVHeads: 2, HeadDim: 
 
 // exactCase is one configuration of which greedy output, dump and trace may not depend on what does not decide about drops.
 type exactCase struct {
-	arm       string
+	arm       model.Arm
 	slots     int // experts that the device holds; 0: all
 	host      int // experts a layer that the host's cache holds; 0: no cache
 	chunk     int

@@ -43,8 +43,8 @@ func openExperts(s *weights, k int, budget int64) (_ *experts, err error) {
 			err = errors.Join(err, x.free())
 		}
 	}()
-	for i := range s.view.Layers {
-		x.shapes = append(x.shapes, shapeOf(&s.view.Layers[i]))
+	for i := range s.model.Layers {
+		x.shapes = append(x.shapes, shapeOf(s.model.Layers[i].Experts()))
 	}
 	x.classes, x.of = slotClasses(x.shapes)
 	x.resident = budget >= allBytes(x.classes, x.nExpert)

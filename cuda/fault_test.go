@@ -74,7 +74,7 @@ func spoiled(t testing.TB, arch, name string, at int, v float32) *model.Model {
 // places are where experts may be, as far as an error in them goes.
 var places = []struct {
 	name  string
-	arm   string
+	arm   model.Arm
 	slots int
 	drop  float64
 }{{"resident", "table", 0, 0}, {"resident, host arm", "host", 0, 0}, {"slots", "table", 3, 0}, {"slots, host arm", "host", 3, 0}}
@@ -273,7 +273,7 @@ func TestCUDAInterrupted(t *testing.T) {
 	m := narrowModel(t, "qwen2moe", "f16")
 	ids := randomIDs(m, 2, 24)
 	fails := errors.New("the disk is gone")
-	for _, arm := range []string{"table", "host"} {
+	for _, arm := range []model.Arm{"table", "host"} {
 		for _, host := range []int{0, 4} {
 			d := openDevice(t, cuda.Options{CacheBytes: 3 * expertBytes(m)})
 			open := func() (*engine.Session, *brokenSource, func(when string)) {

@@ -27,15 +27,13 @@ func (w *walk) hostLayer(st *steps, il int) error {
 		resident = w.resident(il)
 	}
 	c := &w.call
-	*c = moe.Call{Layer: il, T: n, Pos0: w.pass.Pos, Router: w.c.Router, Logits: float32s(rlog), Resident: resident, Sel: w.sel, Table: w.table}
-	if w.pass.Decode || w.cfg.DropInPrefill {
-		c.Drop = w.c.Drop
-	}
+	*c = moe.Call{Layer: il, T: n, Pos0: w.pass.Pos, Router: w.routers[il], Logits: float32s(rlog), Resident: resident, Sel: w.sel, Table: w.table}
+	c.Drop = w.pass.Drop
 	if err := w.timer.route(w, il, func() error { return w.arm.Route(c) }); err != nil {
 		return fmt.Errorf("cuda: %w", err)
 	}
-	w.addDrops(c)
-	if err := w.cfg.SelDump.Record(il, n, k, w.sel.Expert, w.sel.Weight); err != nil {
+	w.drops.Add(c)
+	if err := w.taps.routed(il, w.sel.Expert[:n*k], w.sel.Weight[:n*k]); err != nil {
 		return err
 	}
 	enc := w.pin.table.Bytes[:st.table.EncodedBytes()]
@@ -55,7 +53,7 @@ func (w *walk) hostLayer(st *steps, il int) error {
 		return err
 	}
 	w.reached = il + 1
-	return w.taps.host(il)
+	return w.taps.computed(il, w.sel.Dropped[:n*k])
 }
 
 // hostExperts computes the experts in w.ids.
@@ -79,11 +77,4 @@ func (w *walk) hostExperts(st *steps, il int) error {
 	err := w.launch(st, at.combine, at.end)
 	w.timer.part = nil
 	return err
-}
-
-func (w *walk) addDrops(c *moe.Call) {
-	w.drops.Routed += int64(c.Routed)
-	w.drops.Dropped += int64(c.Dropped)
-	w.drops.Mass += c.Mass
-	w.drops.MassDropped += c.MassDropped
 }

@@ -15,7 +15,7 @@ type eachLogits struct {
 	host   *driver.Pinned
 }
 
-// EachLogits implements engine.Walk.
+// EachLogits implements model.Backend.
 func (w *walk) EachLogits(n int, visit func(i int, logits []float32) error) error {
 	nv := w.m.NVocab
 	for i0 := 0; i0 < n; i0 += logitRows {
@@ -45,7 +45,7 @@ func (w *walk) someLogits(i0, rows int) error {
 	x := b.x.At(4 * int64(i0) * int64(h.NEmbd))
 	p := w.heads[rows]
 	if p == nil {
-		ls := []dev.Launch{dev.RMSNorm(b.head, x, w.s.outNorm, rows, h.NEmbd, h.NormEps, dev.Guard{})}
+		ls := []dev.Launch{dev.RMSNorm(b.head, x, w.s.vec(&w.m.OutNorm), rows, h.NEmbd, h.NormEps, dev.Guard{})}
 		if quantised(&w.s.output) {
 			ls = append(ls, dev.Quantize(b.headQ, b.head, rows, h.NEmbd, 0))
 		}

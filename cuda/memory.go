@@ -8,6 +8,7 @@ import (
 
 	"sluice/cuda/driver"
 	dev "sluice/cuda/kernels"
+	"sluice/engine/model"
 	"sluice/moe"
 )
 
@@ -177,12 +178,12 @@ func (w *walk) putAngles() error {
 	for pos := 0; pos < w.cfg.Ctx; pos += chunk {
 		n := min(chunk, w.cfg.Ctx-pos)
 		part := buf[:dev.AnglesBytes(nRot, n)]
-		dev.PutAngles(part, w.c.Rope, pos, n)
+		dev.PutAngles(part, w.c.Ropes[0], pos, n)
 		if err := w.d.stage.send(w.b.angles.At(dev.AnglesBytes(nRot, pos)), part); err != nil {
 			return err
 		}
 	}
-	w.c.Rope = nil // the device's is enough
+	w.c.Ropes = nil // the device's are enough
 	return w.d.stage.stream.Sync()
 }
 
@@ -190,16 +191,25 @@ func (w *walk) putAngles() error {
 type inputs struct{ in, att, hidden, sharedHidden, shared, mixed bool }
 
 func (w *walk) quantisedInputs() (n inputs) {
-	for i := range w.s.layers {
-		ly, v := &w.s.layers[i], &w.s.view.Layers[i]
-		n.in = n.in || quantised(&ly.wq, &ly.wk, &ly.wv, &ly.sharedG, &ly.sharedUp) || dev.Quantised(v.Gate.Type) || dev.Quantised(v.Up.Type)
-		n.att = n.att || quantised(&ly.wo)
-		n.hidden = n.hidden || dev.Quantised(v.Down.Type)
-		n.sharedHidden = n.sharedHidden || quantised(&ly.sharedDn)
-		n.shared = n.shared || ly.sharedGate != 0
-		n.mixed = n.mixed || v.Gate.Type != v.Up.Type
+	for i := range w.m.Layers {
+		a, f := w.parts(i)
+		n.in = n.in || quantised(w.s.mat(&a.Q), w.s.mat(&a.K), w.s.mat(&a.V)) || dev.Quantised(f.Gate.Type) || dev.Quantised(f.Up.Type)
+		n.att = n.att || quantised(w.s.mat(&a.O))
+		n.hidden = n.hidden || dev.Quantised(f.Down.Type)
+		n.mixed = n.mixed || f.Gate.Type != f.Up.Type
+		if s := f.Shared; s != nil {
+			n.in = n.in || quantised(w.s.mat(&s.Gate), w.s.mat(&s.Up))
+			n.sharedHidden = n.sharedHidden || quantised(w.s.mat(&s.Down))
+			n.shared = true
+		}
 	}
 	return n
+}
+
+// parts are a layer's attention and experts: what checkModel lets through has both.
+func (w *walk) parts(il int) (*model.Attention, *model.MoE) {
+	y := &w.m.Layers[il]
+	return y.Mixer.(*model.Attention), y.Experts()
 }
 
 // takeRest takes what depends on the arm and on where the experts are.

@@ -30,9 +30,9 @@ func (w *walk) openExperts() error {
 
 // placeExperts takes the memory. Where nobody said how much, a refusal of the driver makes it less.
 func (w *walk) placeExperts(k int) error {
-	shapes := make([]expertShape, len(w.s.view.Layers))
+	shapes := make([]expertShape, len(w.m.Layers))
 	for i := range shapes {
-		shapes[i] = shapeOf(&w.s.view.Layers[i])
+		shapes[i] = shapeOf(w.m.Layers[i].Experts())
 		for _, p := range shapes[i].proj {
 			if err := w.d.stage.prepare(p.typ, p.rows, p.cols); err != nil {
 				return err

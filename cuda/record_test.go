@@ -23,7 +23,7 @@ import (
 func TestCUDAOps(t *testing.T) {
 	m := narrowModel(t, "qwen2moe", "q8_0")
 	ids := randomIDs(m, 5, 12)
-	for _, arm := range []string{"table", "host"} {
+	for _, arm := range []model.Arm{"table", "host"} {
 		for _, slots := range []int64{0, 3} {
 			for _, prefill := range []int{0, 11} {
 				if arm == "host" && prefill > 0 && !long() {
@@ -126,7 +126,7 @@ func TestCUDAWeightBytes(t *testing.T) {
 	ids := randomIDs(m, 5, 30)
 	want := newSession(t, m, engine.Config{Ctx: 64, Batch: 16})
 	greedy(t, m, want, ids, 6)
-	for _, arm := range []string{"table", "host"} {
+	for _, arm := range []model.Arm{"table", "host"} {
 		for _, slots := range []int64{0, 3} {
 			d := openDevice(t, cuda.Options{CacheBytes: slots * expertBytes(m)})
 			s := newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 16, Arm: arm})

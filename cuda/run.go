@@ -9,16 +9,23 @@ import (
 	"fmt"
 
 	dev "sluice/cuda/kernels"
-	"sluice/engine"
 	"sluice/engine/model"
 	"sluice/moe"
 )
 
-// Run implements engine.Walk: the whole pass is one Do.
-func (w *walk) Run(ctx context.Context, p model.Pass) error {
-	w.ctx, w.pass, w.n = ctx, p, len(p.IDs)
+// Run implements model.Backend: the whole pass is one Do.
+func (w *walk) Run(ctx context.Context, p *model.Pass) error {
+	if len(p.Spans) != 1 {
+		return fmt.Errorf("cuda: a pass of %d sequences: want one", len(p.Spans))
+	}
+	w.ctx, w.n = ctx, len(p.IDs)
+	w.pass = pass{Pass: p, Pos: int(p.Rows[0].Step), Decode: p.Decode(), Head: p.Spans[0].Head}
+	w.pass.Drop, _ = p.Drops(w.c.Drop)
 	err := w.d.drv.Do(w.do)
-	w.ctx, w.pass.IDs = nil, nil
+	w.ctx, w.pass.Pass = nil, nil
+	if err == nil {
+		p.Spans[0].State.(*state).n += w.n
+	}
 	return err
 }
 
@@ -33,7 +40,7 @@ func (w *walk) run() error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
-	st, err := w.steps(w.n, p.Decode)
+	st, err := w.steps(w.n, p.Decode, p.Drop != nil)
 	if err != nil {
 		return err
 	}
@@ -251,11 +258,11 @@ func (w *walk) blame(err error) error {
 	return w.fault(e)
 }
 
-// Logits implements engine.Walk.
-func (w *walk) Logits() []float32 { return float32s(w.pin.logits.Bytes) }
+// Logits implements model.Backend.
+func (w *walk) Logits(int) []float32 { return float32s(w.pin.logits.Bytes) }
 
-// Next implements engine.Walk.
-func (w *walk) Next() (int32, error) {
+// Next implements model.Backend.
+func (w *walk) Next(int) (int32, error) {
 	if w.next < 0 {
 		return 0, model.ErrNotFinite
 	}
@@ -272,7 +279,7 @@ func (w *walk) drain() error {
 	return errors.Join(err, w.d.stage.stream.Sync(), w.compute.Sync())
 }
 
-// Notes implements engine.Walk.
+// Notes implements model.Backend.
 func (w *walk) Notes() []string { return w.notes }
 
 // sums is the place of a layer's record of what was routed and dropped. It goes on from the layer before, the first one
@@ -295,7 +302,7 @@ func (w *walk) uncount() error {
 	return w.d.drv.Upload(w.sums(w.m.NLayer-1), b[:])
 }
 
-// Drops implements engine.Walk: what the device has added up is fetched when somebody asks.
+// Drops implements model.Backend: what the device has added up is fetched when somebody asks.
 func (w *walk) Drops() model.DropCount {
 	if w.stale {
 		_ = w.d.drv.Do(func() error { // the next pass says it if the device is lost
@@ -314,9 +321,8 @@ func (w *walk) Drops() model.DropCount {
 
 // count adds up the weight bytes that the pass has read.
 func (w *walk) count(st *steps) {
-	v := &w.s.view
-	w.done += int64(w.n * v.TokEmbd.Type.RowBytes(w.m.NEmbd))
-	for il := range v.Layers {
+	w.done += int64(w.n * w.m.TokEmbd.Type.RowBytes(w.m.NEmbd))
+	for il := range w.m.Layers {
 		w.done += w.m.LayerDenseBytes(il)
 		if w.n == 1 && !w.ahead && !w.host { // nothing is dropped where nothing can be missing
 			w.done += int64(w.cfg.NExpertUsed) * w.m.Layout.ExpertBytes(il)
@@ -329,10 +335,10 @@ func (w *walk) count(st *steps) {
 }
 
 func (w *walk) countOutput() {
-	w.done += int64(len(w.s.view.Output.Data) + 4*len(w.s.view.OutNorm))
+	w.done += int64(len(w.m.Output.Data) + 4*len(w.m.OutNorm.X))
 }
 
-// WeightBytes implements engine.Walk.
+// WeightBytes implements model.Backend.
 func (w *walk) WeightBytes() int64 {
 	total := w.done
 	if w.tally {
@@ -346,5 +352,5 @@ func (w *walk) WeightBytes() int64 {
 	return total
 }
 
-// DeviceStats is what Session.DeviceStats returns.
+// DeviceStats is what Engine.DeviceStats returns.
 func (w *walk) DeviceStats() model.DeviceStats { return w.stats }

@@ -94,7 +94,7 @@ func (w *walk) serveUpTo(n int) error {
 
 // nextResidency notes the state before the next layer's call, once this one's is settled.
 func (w *walk) nextResidency(il int) {
-	if w.watched && il+1 < len(w.s.layers) {
+	if w.watched && il+1 < len(w.m.Layers) {
 		w.src.Residency(il+1, w.resident(il+1))
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"sluice/cuda"
 	"sluice/engine"
+	"sluice/engine/model"
 )
 
 // TestCUDASharedDevice: sessions on one device, each on a goroutine of its own, share its weights and its slots, and get
@@ -21,7 +22,7 @@ func TestCUDASharedDevice(t *testing.T) {
 		prompts := [][]int32{randomIDs(m, 1, 20), randomIDs(m, 2, 9), randomIDs(m, 3, 14)}
 		var want, got [3][]int32
 		open := func(i int) *engine.Session {
-			return newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 6 + i, Arm: []string{"table", "host", "table"}[i]})
+			return newSession(t, m, engine.Config{Device: d, Ctx: 64, Batch: 6 + i, Arm: []model.Arm{"table", "host", "table"}[i]})
 		}
 		for i, p := range prompts {
 			s := open(i)

@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"sluice/engine"
 	"sluice/kernels"
 	"sluice/moe/store"
 
@@ -24,8 +23,8 @@ type expertShape struct {
 	bytes int64
 }
 
-func shapeOf(ly *engine.LayerView) (s expertShape) {
-	for i, t := range []engine.ExpertTensor{ly.Gate, ly.Up, ly.Down} {
+func shapeOf(f *model.MoE) (s expertShape) {
+	for i, t := range []*model.Experts{&f.Gate, &f.Up, &f.Down} {
 		s.proj[i] = projection{t.Type, t.Rows, t.Cols, s.bytes}
 		s.bytes += dev.DeviceBytes(t.Type, t.Rows, t.Cols)
 	}

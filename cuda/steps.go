@@ -8,7 +8,6 @@ import (
 
 	"sluice/cuda/driver"
 	dev "sluice/cuda/kernels"
-	"sluice/engine"
 	"sluice/engine/model"
 )
 
@@ -16,6 +15,7 @@ import (
 type progKey struct {
 	rows   int
 	decode bool
+	drops  bool
 }
 
 // maxPrograms bounds the programs kept for prompts: a session sees its full chunk and the odd end of each prompt.
@@ -85,8 +85,8 @@ func (b *builder) op(kind model.OpKind, il int) {
 func (b *builder) add(l ...dev.Launch) { b.ls = append(b.ls, l...) }
 
 // steps returns the program for a pass.
-func (w *walk) steps(n int, decode bool) (*steps, error) {
-	key := progKey{n, decode}
+func (w *walk) steps(n int, decode, drops bool) (*steps, error) {
+	key := progKey{n, decode, drops}
 	if st, ok := w.progs[key]; ok {
 		return st, nil
 	}
@@ -119,10 +119,9 @@ func (b *builder) build() {
 	if w.tapped() {
 		b.tap.Layers = h.NLayer
 	}
-	v := &w.s.view
 	b.op(model.OpEmbed, -1)
-	b.add(dev.Embed(v.TokEmbd.Type, buf.x, w.s.tokEmbd, buf.status.At(idsAt), buf.status.At(faultAt), n, h.NEmbd, h.NVocab))
-	for il := range w.s.layers {
+	b.add(dev.Embed(w.m.TokEmbd.Type, buf.x, w.s.tokEmbd, buf.status.At(idsAt), buf.status.At(faultAt), n, h.NEmbd, h.NVocab))
+	for il := range w.m.Layers {
 		b.layers = append(b.layers, layerMark{start: len(b.ls)})
 		b.attention(il)
 		b.experts(il)
@@ -134,7 +133,7 @@ func (b *builder) build() {
 	b.add(dev.Finite(buf.x, n, h.NEmbd, w.guard(last, dev.WhereExperts)))
 	b.head = len(b.ls)
 	row := buf.x.At(4 * int64(n-1) * int64(h.NEmbd))
-	b.add(dev.RMSNorm(buf.head, row, w.s.outNorm, 1, h.NEmbd, h.NormEps, w.guard(last, dev.WhereExperts)))
+	b.add(dev.RMSNorm(buf.head, row, w.s.vec(&w.m.OutNorm), 1, h.NEmbd, h.NormEps, w.guard(last, dev.WhereExperts)))
 	b.acts(buf.headQ, buf.head, 1, h.NEmbd, &w.s.output)
 	b.op(model.OpOutput, -1)
 	b.add(w.s.output.product(buf.logits, buf.head, buf.headQ, 1, dev.Out{}))
@@ -160,55 +159,58 @@ func (b *builder) acts(q, f dev.Ptr, n, k int, ms ...*matrix) {
 // norm names what put it wrong.
 func (b *builder) attention(il int) {
 	w, n := b.w, b.rows
-	h, buf, ly := &w.m.Hparams, &w.b, &w.s.layers[il]
+	h, buf, y := &w.m.Hparams, &w.b, &w.m.Layers[il]
+	a, _ := w.parts(il)
+	wq, wk, wv, wo := w.s.mat(&a.Q), w.s.mat(&a.K), w.s.mat(&a.V), w.s.mat(&a.O)
 	nQ := h.NHead * h.HeadDim
 	g := w.guard(0, dev.WhereEmbedding)
 	if il > 0 {
 		g = w.guard(il-1, dev.WhereExperts)
 	}
 	b.op(model.OpAttnNorm, il)
-	b.add(dev.RMSNorm(buf.xn, buf.x, ly.attnNorm, n, h.NEmbd, h.NormEps, g))
-	b.acts(buf.xq, buf.xn, n, h.NEmbd, &ly.wq, &ly.wk, &ly.wv)
+	b.add(dev.RMSNorm(buf.xn, buf.x, w.s.vec(&y.MixerIn), n, h.NEmbd, h.NormEps, g))
+	b.acts(buf.xq, buf.xn, n, h.NEmbd, wq, wk, wv)
 	b.op(model.OpQKV, il)
-	b.add(ly.wq.product(buf.q, buf.xn, buf.xq, n, dev.Out{}),
-		ly.wk.product(buf.k, buf.xn, buf.xq, n, dev.Out{}),
-		ly.wv.product(buf.v, buf.xn, buf.xq, n, dev.Out{}))
+	b.add(wq.product(buf.q, buf.xn, buf.xq, n, dev.Out{}),
+		wk.product(buf.k, buf.xn, buf.xq, n, dev.Out{}),
+		wv.product(buf.v, buf.xn, buf.xq, n, dev.Out{}))
 	b.op(model.OpRotary, il)
 	step := buf.status.At(stepAt)
-	b.add(dev.QKNormRopeKV(dev.QKV{Q: buf.q, K: buf.k, V: buf.v, BQ: ly.bq, BK: ly.bk, BV: ly.bv,
-		Norm: dev.QKNorm(w.s.view.QKNorm), NormQ: ly.qNorm, NormK: ly.kNorm, Eps: h.NormEps,
-		Angles: buf.angles, NRot: h.NRot, Neox: w.s.view.RopeNeox, KCache: w.kCache[il], VCache: w.vCache[il],
+	b.add(dev.QKNormRopeKV(dev.QKV{Q: buf.q, K: buf.k, V: buf.v, BQ: w.s.vec(&a.BQ), BK: w.s.vec(&a.BK), BV: w.s.vec(&a.BV),
+		Norm: dev.QKNorm(a.QKNorm), NormQ: w.s.vec(&a.QNorm), NormK: w.s.vec(&a.KNorm), Eps: h.NormEps,
+		Angles: buf.angles, NRot: h.NRot, Neox: a.Neox, KCache: w.kCache[il], VCache: w.vCache[il],
 		Step: step, Fault: buf.status.At(faultAt), Layer: il,
 		Rows: n, NHead: h.NHead, NKVHead: h.NKVHead, HeadDim: h.HeadDim, Ctx: w.cfg.Ctx}))
 	b.op(model.OpAttend, il)
-	a := dev.Attention{Out: buf.att, Q: buf.q, KCache: w.kCache[il], VCache: w.vCache[il], Step: step, Scratch: buf.scratch,
+	at := dev.Attention{Out: buf.att, Q: buf.q, KCache: w.kCache[il], VCache: w.vCache[il], Step: step, Scratch: buf.scratch,
 		Rows: n, NHead: h.NHead, NKVHead: h.NKVHead, HeadDim: h.HeadDim, Ctx: w.cfg.Ctx}
 	if n == 1 {
-		b.add(dev.AttendDecode(a), dev.AttendCombine(a))
+		b.add(dev.AttendDecode(at), dev.AttendCombine(at))
 	} else {
-		b.add(dev.AttendPrefill(a))
+		b.add(dev.AttendPrefill(at))
 	}
 	b.op(model.OpAttnActs, il)
-	b.acts(buf.attQ, buf.att, n, nQ, &ly.wo)
+	b.acts(buf.attQ, buf.att, n, nQ, wo)
 	b.op(model.OpAttnOut, il)
-	b.add(ly.wo.product(buf.x, buf.att, buf.attQ, n, dev.Out{Bias: ly.bo, Add: true}))
+	b.add(wo.product(buf.x, buf.att, buf.attQ, n, dev.Out{Bias: w.s.vec(&a.BO), Add: true}))
 }
 
 // experts adds a layer's experts to the residual stream.
 func (b *builder) experts(il int) {
 	w, n := b.w, b.rows
-	h, buf, ly, v, mark := &w.m.Hparams, &w.b, &w.s.layers[il], &w.s.view.Layers[il], &b.layers[il]
+	h, buf, y, mark := &w.m.Hparams, &w.b, &w.m.Layers[il], &b.layers[il]
+	_, f := w.parts(il)
 	k, t := w.cfg.NExpertUsed, b.table
 	b.op(model.OpMoENorm, il)
-	b.add(dev.RMSNorm(buf.xn, buf.x, ly.ffnNorm, n, h.NEmbd, h.NormEps, w.guard(il, dev.WhereAttention)))
-	if dev.Quantised(v.Gate.Type) || dev.Quantised(v.Up.Type) || quantised(&ly.sharedG, &ly.sharedUp) {
+	b.add(dev.RMSNorm(buf.xn, buf.x, w.s.vec(&y.FFNIn), n, h.NEmbd, h.NormEps, w.guard(il, dev.WhereAttention)))
+	if dev.Quantised(f.Gate.Type) || dev.Quantised(f.Up.Type) || f.Shared != nil && quantised(w.s.mat(&f.Shared.Gate), w.s.mat(&f.Shared.Up)) {
 		b.add(dev.Quantize(buf.xq, buf.xn, n, h.NEmbd, 0))
 	}
-	if ly.sharedGate != 0 {
-		b.add(dev.SharedGate(buf.ggt, buf.xn, ly.sharedGate, n, h.NEmbd))
+	if f.Shared != nil {
+		b.add(dev.SharedGate(buf.ggt, buf.xn, w.s.vec(&f.Shared.GateV), n, h.NEmbd))
 	}
 	b.op(model.OpRouter, il)
-	b.add(ly.router.product(buf.rlog, buf.xn, 0, n, dev.Out{}))
+	b.add(w.s.mat(&f.Router.W).product(buf.rlog, buf.xn, 0, n, dev.Out{}))
 
 	mark.route = len(b.ls)
 	if !w.host {
@@ -218,13 +220,13 @@ func (b *builder) experts(il int) {
 		t.Sums, t.Before = w.sums(il), w.sums((il+h.NLayer-1)%h.NLayer)
 		t.Dropped = b.tap.Base.At(b.tap.Bytes() + int64(at)*int64(n)*int64(k))
 		resident, drop := dev.Ptr(0), w.c.Drop
-		if !b.decode && !w.cfg.DropInPrefill || !w.watched {
+		if !b.drops || !w.watched {
 			drop = nil
 		}
 		if drop != nil {
 			resident = w.pin.resid.Ptr.At(int64(il) * int64(h.NExpert))
 		}
-		b.add(dev.Route(w.c.Router, ids, weights, t.Err, buf.rlog, 0, il, n), t.DropTable(ids, weights, resident, drop, n))
+		b.add(dev.Route(w.routers[il], ids, weights, t.Err, buf.rlog, 0, il, n), t.DropTable(ids, weights, resident, drop, n))
 	}
 	mark.post = len(b.ls)
 	if w.ahead && !w.host {
@@ -237,7 +239,7 @@ func (b *builder) experts(il int) {
 	}
 	mark.shared = len(b.ls)
 	gate := dev.Ptr(0)
-	if ly.sharedGate != 0 {
+	if f.Shared != nil {
 		b.sharedExpert(il)
 		gate = buf.ggt
 	}
@@ -254,13 +256,14 @@ func (b *builder) experts(il int) {
 // routed multiplies with the experts that the table names.
 func (b *builder) routed(il int, t dev.Table) {
 	w, n := b.w, b.rows
-	h, buf, v := &w.m.Hparams, &w.b, &w.s.view.Layers[il]
+	h, buf := &w.m.Hparams, &w.b
+	_, v := w.parts(il)
 	ptrs, ff, k := w.x.row(il), h.NFFExpert, w.cfg.NExpertUsed
 	form := dev.ByEntry
 	if n > 1 {
 		form = dev.ByTile
 	}
-	act := func(e engine.ExpertTensor, f, q dev.Ptr) dev.Ptr {
+	act := func(e *model.Experts, f, q dev.Ptr) dev.Ptr {
 		if dev.Quantised(e.Type) {
 			return q
 		}
@@ -272,10 +275,10 @@ func (b *builder) routed(il int, t dev.Table) {
 	}
 	b.op(model.OpGateUp, il)
 	if v.Gate.Type == v.Up.Type {
-		b.add(t.ExpertGateUp(v.Gate.Type, buf.hidden, ptrs, act(v.Gate, buf.xn, buf.xq), ff, h.NEmbd, n, form))
+		b.add(t.ExpertGateUp(v.Gate.Type, buf.hidden, ptrs, act(&v.Gate, buf.xn, buf.xq), ff, h.NEmbd, n, form))
 	} else {
-		b.add(t.ExpertProduct(v.Gate.Type, buf.hidden, ptrs, dev.Gate, act(v.Gate, buf.xn, buf.xq), ff, h.NEmbd, n, form),
-			t.ExpertProduct(v.Up.Type, buf.hiddenUp, ptrs, dev.Up, act(v.Up, buf.xn, buf.xq), ff, h.NEmbd, n, form),
+		b.add(t.ExpertProduct(v.Gate.Type, buf.hidden, ptrs, dev.Gate, act(&v.Gate, buf.xn, buf.xq), ff, h.NEmbd, n, form),
+			t.ExpertProduct(v.Up.Type, buf.hiddenUp, ptrs, dev.Up, act(&v.Up, buf.xn, buf.xq), ff, h.NEmbd, n, form),
 			dev.SiluMul(buf.hidden, buf.hidden, buf.hiddenUp, n*k, ff))
 	}
 	b.op(model.OpHidden, il)
@@ -283,7 +286,7 @@ func (b *builder) routed(il int, t dev.Table) {
 		b.add(dev.Quantize(buf.hiddenQ, buf.hidden, n*k, ff, t.Entries()))
 	}
 	b.op(model.OpDown, il)
-	b.add(t.ExpertDown(v.Down.Type, buf.y, ptrs, act(v.Down, buf.hidden, buf.hiddenQ), h.NEmbd, ff, n, form))
+	b.add(t.ExpertDown(v.Down.Type, buf.y, ptrs, act(&v.Down, buf.hidden, buf.hiddenQ), h.NEmbd, ff, n, form))
 	for i := first; form == dev.ByTile && i < len(b.ls); i++ {
 		if at := slices.Index(b.ls[i].Args, t.Tiles.Cell()); at >= 0 {
 			b.layers[il].tiled = append(b.layers[il].tiled, tiledLaunch{i, at})
@@ -294,15 +297,17 @@ func (b *builder) routed(il int, t dev.Table) {
 // sharedExpert leaves the shared expert's rows in so.
 func (b *builder) sharedExpert(il int) {
 	w, n := b.w, b.rows
-	h, buf, ly := &w.m.Hparams, &w.b, &w.s.layers[il]
+	h, buf := &w.m.Hparams, &w.b
+	_, f := w.parts(il)
+	s := f.Shared
 	b.op(model.OpSharedGateUp, il)
-	b.add(ly.sharedG.product(buf.sg, buf.xn, buf.xq, n, dev.Out{}), ly.sharedUp.product(buf.su, buf.xn, buf.xq, n, dev.Out{}))
+	b.add(w.s.mat(&s.Gate).product(buf.sg, buf.xn, buf.xq, n, dev.Out{}), w.s.mat(&s.Up).product(buf.su, buf.xn, buf.xq, n, dev.Out{}))
 	b.op(model.OpSharedHidden, il)
-	if quantised(&ly.sharedDn) {
+	if quantised(w.s.mat(&s.Down)) {
 		b.add(dev.SiluMulQuantize(buf.sq, buf.sg, buf.su, n, h.NFFShared))
 	} else {
 		b.add(dev.SiluMul(buf.sg, buf.sg, buf.su, n, h.NFFShared))
 	}
 	b.op(model.OpSharedDown, il)
-	b.add(ly.sharedDn.product(buf.so, buf.sg, buf.sq, n, dev.Out{}))
+	b.add(w.s.mat(&s.Down).product(buf.so, buf.sg, buf.sq, n, dev.Out{}))
 }

@@ -4,11 +4,9 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 
 	"sluice/cuda/driver"
 	dev "sluice/cuda/kernels"
-	"sluice/engine"
 	"sluice/engine/model"
 	"sluice/kernels"
 )
@@ -29,14 +27,6 @@ func (w *matrix) product(y, f, q dev.Ptr, n int, o dev.Out) dev.Launch {
 	return dev.Product(w.typ, y, w.ptr, act, w.rows, w.cols, n, o)
 }
 
-// layer is a layer's dense weights; 0: absent.
-type layer struct {
-	attnNorm, ffnNorm, bq, bk, bv, bo, qNorm, kNorm, sharedGate dev.Ptr
-
-	wq, wk, wv, wo, router      matrix
-	sharedG, sharedUp, sharedDn matrix
-}
-
 // quantised says whether any of the matrices reads Q8_1 activations.
 func quantised(ms ...*matrix) bool {
 	for _, m := range ms {
@@ -47,42 +37,39 @@ func quantised(ms ...*matrix) bool {
 	return false
 }
 
-// weights is a model on the device. Sessions share it: nothing in it but the experts' slots changes, and those only inside
+// weights is a model on the device. Backends share it: nothing in it but the experts' slots changes, and those only inside
 // Device.Do.
 type weights struct {
 	d     *Device
 	model *model.Model
-	view  engine.WeightView
 	mems  []*driver.Mem
 	bytes int64 // of the dense weights
 
-	tokEmbd dev.Ptr // as in the file
+	mats    []matrix  // by slot of the model
+	vecs    []dev.Ptr // by slot; 0: absent
+	tokEmbd dev.Ptr   // as in the file
 	output  matrix
-	outNorm dev.Ptr
-	layers  []layer
 
 	experts *experts // nil before the first session
-	walks   int      // open sessions
+	walks   int      // open backends
 }
 
-// denseMatrices are the matrices that products read, but for the routers.
-func denseMatrices(v *engine.WeightView) []engine.Tensor {
-	all := []engine.Tensor{v.TokEmbd, v.Output}
-	for i := range v.Layers {
-		ly := &v.Layers[i]
-		all = append(all, ly.Wq, ly.Wk, ly.Wv, ly.Wo)
-		if ly.SharedGate != nil {
-			all = append(all, ly.SharedGateW, ly.SharedUp, ly.SharedDown)
-		}
+// mat is a matrix of the model on the device.
+func (s *weights) mat(m *model.Matrix) *matrix { return &s.mats[m.ID] }
+
+// vec is a vector of the model on the device, 0 if it is absent.
+func (s *weights) vec(v *model.Vector) dev.Ptr {
+	if v.Absent() {
+		return 0
 	}
-	return all
+	return s.vecs[v.ID]
 }
 
 func loadStore(d *Device, m *model.Model) (*weights, error) {
-	s := &weights{d: d, model: m, view: m.Weights()}
-	if err := checkModel(m, &s.view); err != nil {
+	if err := checkModel(m); err != nil {
 		return nil, err
 	}
+	s := &weights{d: d, model: m, mats: make([]matrix, len(m.Slots)), vecs: make([]dev.Ptr, len(m.Slots))}
 	err := m.Guard(s.load)
 	if err == nil {
 		err = d.stage.trim()
@@ -93,63 +80,42 @@ func loadStore(d *Device, m *model.Model) (*weights, error) {
 	return s, nil
 }
 
-// load copies the dense weights.
-func (s *weights) load() error {
-	v := &s.view
-	var err error
-	put := func(dst *matrix, t engine.Tensor) {
-		if err == nil {
-			*dst, err = s.matrix(t)
-		}
-	}
-	vec := func(dst *dev.Ptr, what string, layer int, x []float32) {
-		if err == nil && x != nil {
-			*dst, err = s.vector(fmt.Sprintf("blk.%d.%s", layer, what), x)
-		}
-	}
-	if s.tokEmbd, err = s.plain(v.TokEmbd); err != nil {
-		return err
-	}
-	if v.Output.Name == v.TokEmbd.Name && !dev.NeedsRepack(v.Output.Type) {
-		s.output = matrix{s.tokEmbd, v.Output.Type, v.Output.Rows, v.Output.Cols}
-	} else {
-		put(&s.output, v.Output)
-	}
-	if err == nil {
-		s.outNorm, err = s.vector("output_norm", v.OutNorm)
-	}
-	s.layers = make([]layer, len(v.Layers))
-	for i := range v.Layers {
-		from, to := &v.Layers[i], &s.layers[i]
-		vec(&to.attnNorm, "attn_norm", i, from.AttnNorm)
-		put(&to.wq, from.Wq)
-		put(&to.wk, from.Wk)
-		put(&to.wv, from.Wv)
-		put(&to.wo, from.Wo)
-		vec(&to.bq, "attn_q.bias", i, from.Bq)
-		vec(&to.bk, "attn_k.bias", i, from.Bk)
-		vec(&to.bv, "attn_v.bias", i, from.Bv)
-		vec(&to.bo, "attn_output.bias", i, from.Bo)
-		vec(&to.qNorm, "attn_q_norm", i, from.QNorm)
-		vec(&to.kNorm, "attn_k_norm", i, from.KNorm)
-		vec(&to.ffnNorm, "ffn_norm", i, from.FFNNorm)
-		put(&to.router, floatRouter(from.Router))
-		if from.SharedGate != nil {
-			vec(&to.sharedGate, "ffn_gate_inp_shexp", i, from.SharedGate)
-			put(&to.sharedG, from.SharedGateW)
-			put(&to.sharedUp, from.SharedUp)
-			put(&to.sharedDn, from.SharedDown)
+// load copies the dense weights, slot by slot. The embedding stays as it is in the file: rows of it are read, and products
+// only where it is the output matrix too.
+func (s *weights) load() (err error) {
+	m := s.model
+	for _, slot := range m.Slots {
+		switch {
+		case slot.Bytes == 0 || slot.Experts() != nil:
+		case slot.Vector() != nil:
+			s.vecs[slot.ID], err = s.vector(slot.Name, slot.Vector().X)
+		case slot.Role == model.RoleEmbedding:
+			s.tokEmbd, err = s.plain(slot.Name, slot.Matrix().Mat)
+		case slot.Role == model.RoleRouter:
+			s.mats[slot.ID], err = s.matrix(slot.Name, floatRouter(slot.Matrix().Mat))
+		default:
+			s.mats[slot.ID], err = s.matrix(slot.Name, slot.Matrix().Mat)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return errors.Join(err, s.d.stage.stream.Sync())
+	switch w := &m.Output; {
+	case !m.Tied():
+		s.output = s.mats[w.ID]
+	case !dev.NeedsRepack(w.Type):
+		s.output = matrix{s.tokEmbd, w.Type, w.Rows, w.Cols}
+	default:
+		if s.output, err = s.matrix(m.Slots[w.ID].Name, w.Mat); err != nil {
+			return err
+		}
+	}
+	return s.d.stage.stream.Sync()
 }
 
 // floatRouter is the router in a type whose products take float32 activations: logits are never computed from quantised
 // ones.
-func floatRouter(t engine.Tensor) engine.Tensor {
+func floatRouter(t kernels.Mat) kernels.Mat {
 	if dev.Supported(t.Type) && !dev.Quantised(t.Type) {
 		return t
 	}
@@ -169,8 +135,8 @@ func (s *weights) alloc(n int64, what string) (dev.Ptr, error) {
 	return m.Ptr, nil
 }
 
-func (s *weights) matrix(t engine.Tensor) (matrix, error) {
-	ptr, err := s.alloc(dev.DeviceBytes(t.Type, t.Rows, t.Cols), t.Name)
+func (s *weights) matrix(name string, t kernels.Mat) (matrix, error) {
+	ptr, err := s.alloc(dev.DeviceBytes(t.Type, t.Rows, t.Cols), name)
 	if err == nil {
 		err = s.d.stage.matrix(t.Type, ptr, t.Rows, t.Cols, t.Data)
 	}
@@ -178,8 +144,8 @@ func (s *weights) matrix(t engine.Tensor) (matrix, error) {
 }
 
 // plain copies a matrix as it is in the file.
-func (s *weights) plain(t engine.Tensor) (dev.Ptr, error) {
-	ptr, err := s.alloc(int64(len(t.Data)), t.Name)
+func (s *weights) plain(name string, t kernels.Mat) (dev.Ptr, error) {
+	ptr, err := s.alloc(int64(len(t.Data)), name)
 	if err == nil {
 		err = s.d.stage.send(ptr, t.Data)
 	}

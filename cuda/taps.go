@@ -5,7 +5,7 @@ package cuda
 import (
 	"slices"
 
-	"sluice/dump"
+	"sluice/moe"
 )
 
 // taps bring what the device routed back to the host's recordings: one copy of a whole pass, layer after layer. Disarmed
@@ -17,11 +17,11 @@ type taps struct {
 	dropped []bool
 	ones    []uint8   // the residency where everything is resident
 	reads   [][]int64 // by layer and expert, of the pass; nil without a trace
-	call    dump.TraceCall
+	seen    moe.Observed
 }
 
 // tapped says whether anybody reads the selection back.
-func (w *walk) tapped() bool { return w.cfg.SelDump != nil || w.cfg.Trace != nil || w.rec != nil }
+func (w *walk) tapped() bool { return len(w.c.Taps) > 0 || w.rec != nil }
 
 func (t *taps) init(w *walk) {
 	t.w = w
@@ -30,7 +30,7 @@ func (t *taps) init(w *walk) {
 	}
 	n := w.cfg.Batch * w.cfg.NExpertUsed
 	t.expert, t.weight, t.dropped = make([]int32, n), make([]float32, n), make([]bool, n)
-	if w.cfg.Trace == nil {
+	if !w.c.Watch {
 		return
 	}
 	t.ones = slices.Repeat([]uint8{1}, w.m.NExpert)
@@ -54,7 +54,7 @@ func (t *taps) copyOut(st *steps) error {
 		return nil
 	}
 	n := st.tap.Bytes()
-	if w.cfg.Trace != nil || w.rec != nil {
+	if w.c.Watch || w.rec != nil {
 		n += int64(st.tap.Layers * st.rows * st.tap.K) // the drop flags lie behind it
 	}
 	return w.compute.CopyOut(w.pin.tap.Bytes[:n], st.tap.Base)
@@ -73,10 +73,10 @@ func (t *taps) record(st *steps, layers int) error {
 		if err := st.tap.Decode(w.pin.tap.Bytes[:size], il, n, w.m.NExpert, expert, weight); err != nil {
 			return err
 		}
-		if err := w.cfg.SelDump.Record(il, n, k, expert, weight); err != nil {
+		if err := t.routed(il, expert, weight); err != nil {
 			return err
 		}
-		if w.cfg.Trace == nil && w.rec == nil {
+		if !w.c.Watch && w.rec == nil {
 			continue
 		}
 		for i, d := range w.pin.tap.Bytes[size+int64(il*n*k):][:n*k] {
@@ -85,7 +85,7 @@ func (t *taps) record(st *steps, layers int) error {
 		if w.rec != nil {
 			w.timer.selected(il, expert, dropped)
 		}
-		if err := t.trace(il, expert, weight, dropped); err != nil {
+		if err := t.computed(il, dropped); err != nil {
 			return err
 		}
 	}
@@ -107,27 +107,35 @@ func (t *taps) rescue(st *steps, layers int) error {
 	return t.record(st, layers)
 }
 
-// host writes a layer call of the host arm to the route trace.
-func (t *taps) host(il int) error {
-	return t.trace(il, t.w.sel.Expert, t.w.sel.Weight, t.w.sel.Dropped)
+// routed tells the taps what a layer call chose.
+func (t *taps) routed(il int, expert []int32, weight []float32) error {
+	w, o := t.w, &t.seen
+	*o = moe.Observed{Layer: il, T: w.n, K: w.c.NExpertUsed, Pass: w.pass.Number, Rows: w.pass.Rows, Expert: expert, Weight: weight}
+	if t.reads != nil {
+		o.Resident, o.Read = t.ones, t.reads[il]
+		if w.watched {
+			o.Resident = w.resident(il)
+		}
+	}
+	for _, tap := range w.c.Taps {
+		if err := tap.Routed(o); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (t *taps) trace(il int, expert []int32, weight []float32, dropped []bool) error {
-	w, c := t.w, &t.call
-	if w.cfg.Trace == nil {
+// computed tells them what became of it.
+func (t *taps) computed(il int, dropped []bool) error {
+	if t.reads == nil {
 		return nil
 	}
-	phase := dump.Prefill
-	if w.pass.Decode {
-		phase = dump.Decode
+	t.seen.Dropped = dropped
+	for _, tap := range t.w.c.Taps {
+		if err := tap.Computed(&t.seen); err != nil {
+			return err
+		}
 	}
-	c.Turn, c.Phase, c.Pos0, c.Layer, c.T, c.K = w.pass.Turn, phase, w.pass.Pos, il, w.n, w.cfg.NExpertUsed
-	c.Expert, c.Weight, c.Dropped = expert, weight, dropped
-	c.Resident, c.ReadBytes = t.ones, t.reads[il]
-	if w.watched {
-		c.Resident = w.resident(il)
-	}
-	err := w.cfg.Trace.Call(c)
 	clear(t.reads[il])
-	return err
+	return nil
 }

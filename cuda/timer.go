@@ -54,7 +54,7 @@ func (t *timer) begin(w *walk) error {
 	}
 	clear(t.layers)
 	t.used, t.list, t.part = 0, t.list[:0], nil
-	w.rec.BeginPass(w.pass.Pos, w.n, w.pass.Decode)
+	w.rec.BeginPass(w.pass.Pos, w.pass.Decode)
 	if err := w.compute.Sync(); err != nil { // idle: the mark is now
 		return err
 	}
@@ -190,27 +190,27 @@ type clock struct {
 }
 
 func (c *clock) begin(w *walk) {
-	if w.cfg.Telemetry != nil {
+	if w.c.Meter != nil {
 		c.start, c.waited, c.inManage = time.Now(), w.src.Stats().WaitSeconds, 0
 	}
 }
 
 func (c *clock) manage(w *walk) {
-	if w.cfg.Telemetry != nil {
+	if w.c.Meter != nil {
 		c.since, c.held = time.Now(), w.src.Stats().WaitSeconds
 	}
 }
 
 func (c *clock) managed(w *walk) {
-	if w.cfg.Telemetry != nil {
+	if w.c.Meter != nil {
 		c.inManage += time.Since(c.since) - seconds(w.src.Stats().WaitSeconds-c.held)
 	}
 }
 
 func (c *clock) end(w *walk) {
-	if w.cfg.Telemetry != nil {
-		w.cfg.Telemetry.AddManage(c.inManage)
-		w.cfg.Telemetry.AddCompute(time.Since(c.start) - c.inManage - seconds(w.src.Stats().WaitSeconds-c.waited))
+	if w.c.Meter != nil {
+		w.c.Meter.AddManage(c.inManage)
+		w.c.Meter.AddCompute(time.Since(c.start) - c.inManage - seconds(w.src.Stats().WaitSeconds-c.waited))
 	}
 }
 

@@ -9,21 +9,20 @@ import (
 
 	"sluice/cuda/driver"
 	dev "sluice/cuda/kernels"
-	"sluice/engine"
 	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
 	"sluice/moe/store"
 )
 
-// walk is one session on a device: an engine.Walk. Everything but Close runs one call at a time, and all of it inside
+// walk is one engine on a device: a model.Backend for one sequence. Everything but Close runs one call at a time, and all of it inside
 // Device.Do.
 type walk struct {
 	d     *Device
 	s     *weights
 	x     *experts
-	c     engine.WalkConfig
-	cfg   engine.Config
+	c     model.Config
+	cfg   *model.Config // c
 	m     *model.Model
 	src   store.Source
 	rec   *model.Recorder
@@ -48,7 +47,7 @@ type walk struct {
 	each  eachLogits
 
 	// The pass that runs.
-	pass    model.Pass
+	pass    pass
 	ctx     context.Context
 	do      func() error // run, bound once
 	guarded func() error // walk, bound once
@@ -59,10 +58,11 @@ type walk struct {
 	served  int    // layer calls that the host has answered
 	base    uint32 // sequence number before the first layer's
 
-	at    devState
-	seq   uint32 // of the last layer call that waits, or waited, for the flag
-	next  int32
-	dirty bool // a fault word may be set
+	routers []*moe.Router // by layer
+	at      devState
+	seq     uint32 // of the last layer call that waits, or waited, for the flag
+	next    int32
+	dirty   bool // a fault word may be set
 
 	arm   moe.Arm // host arm
 	call  moe.Call
@@ -87,6 +87,15 @@ type walk struct {
 	clock   clock
 }
 
+// pass is the one that runs.
+type pass struct {
+	*model.Pass
+	Pos    int // of the first row
+	Decode bool
+	Head   model.Head
+	Drop   *moe.Drop // nil: nothing is dropped in it
+}
+
 // devState is what the device's step state holds: the position and token of the next row, if it chose one.
 type devState struct {
 	valid bool
@@ -94,13 +103,17 @@ type devState struct {
 	token int32
 }
 
-func newWalk(d *Device, c engine.WalkConfig) (_ *walk, err error) {
+func newWalk(d *Device, c model.Config) (_ *walk, err error) {
 	s, err := d.open(c.Model)
 	if err != nil {
 		return nil, err
 	}
-	w := &walk{d: d, s: s, c: c, cfg: c.Session, m: c.Model, src: c.Source, rec: c.Session.Recorder, host: c.Session.Arm == "host",
+	w := &walk{d: d, s: s, c: c, m: c.Model, src: c.Source, rec: c.Recorder, host: c.Arm == model.ArmHost,
 		progs: map[progKey]*steps{}, heads: map[int]*driver.Program{}}
+	w.cfg = &w.c
+	if w.routers, err = c.Routers(); err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
 	w.do, w.guarded, w.take = w.run, w.walk, w.takeExpert
 	s.walks++
 	defer func() {
@@ -112,12 +125,14 @@ func newWalk(d *Device, c engine.WalkConfig) (_ *walk, err error) {
 		w.notes = append(w.notes, d.stage.note)
 	}
 	if !w.host {
-		if err := checkRouter(c.Model, c.Router); err != nil {
-			return nil, err
+		for _, r := range w.routers {
+			if err := checkRouter(c.Model, r); err != nil {
+				return nil, err
+			}
 		}
 	}
 	// Decided with the source alone, so that no device changes it.
-	w.watched = c.Source.Stats().BudgetBytes > 0 && (c.Drop != nil || w.cfg.Trace != nil)
+	w.watched = c.Source.Stats().BudgetBytes > 0 && (c.Drop != nil || c.Watch)
 	if w.compute, err = own(w, d.drv.NewStream, (*driver.Stream).Close); err != nil {
 		return nil, err
 	}
@@ -153,12 +168,57 @@ func (w *walk) describe() {
 		w.notes = append(w.notes, fmt.Sprintf("%s of dense weights, room for %d of %d experts (%s of %s, lru)", size(w.s.bytes),
 			w.stats.Slots, len(x.shapes)*x.nExpert, size(x.budget), size(allBytes(x.classes, x.nExpert))))
 	}
-	if w.cfg.Drop.Frac > 0 && !w.watched {
+	if w.c.Drop != nil && !w.watched {
 		w.notes = append(w.notes, "nothing can be dropped: the host holds all experts")
 	}
 }
 
-// Close implements engine.Walk.
+// state is the sequence that the walk's key/value cache holds.
+type state struct {
+	w *walk
+	n int
+}
+
+// NewState implements model.Backend.
+func (w *walk) NewState() (model.State, error) { return &state{w: w}, nil }
+
+// Len implements model.State.
+func (s *state) Len() int { return s.n }
+
+// Truncate implements model.State.
+func (s *state) Truncate(n int) int {
+	s.n = max(0, min(n, s.n))
+	return s.n
+}
+
+// snapshot is a length: all positions below it are there.
+type snapshot int
+
+// Len implements model.Snapshot.
+func (x snapshot) Len() int { return int(x) }
+
+// Bytes implements model.Snapshot.
+func (snapshot) Bytes() int64 { return 0 }
+
+// Snapshot implements model.State.
+func (s *state) Snapshot() model.Snapshot { return snapshot(s.n) }
+
+// Restore implements model.State.
+func (s *state) Restore(x model.Snapshot) error {
+	if n, ok := x.(snapshot); ok && int(n) <= s.n {
+		s.n = int(n)
+		return nil
+	}
+	return model.ErrSnapshot
+}
+
+// Bytes implements model.State.
+func (s *state) Bytes() int64 { return s.w.m.StateBytes(model.KVF16, s.w.c.Ctx) }
+
+// Close implements model.State.
+func (s *state) Close() {}
+
+// Close implements model.Backend.
 func (w *walk) Close() error { return w.d.drv.Do(w.release) }
 
 func (w *walk) release() error {
