@@ -27,6 +27,7 @@ type Engine struct {
 	ids   []int32      // capacity Batch, as are the next two
 	whose []moe.Row
 	spare []bool // Pass.Exempt
+	lays  int64  // passes that were tried, for who is in one
 	turns int32  // begun so far, over all sequences
 	next  int32  // number of the next sequence
 }
@@ -147,10 +148,13 @@ func (e *Engine) Pass(ctx context.Context, work []Work) (err error) {
 func (e *Engine) lay(work []Work) error {
 	e.spans, e.ids, e.whose, e.spare = e.spans[:0], e.ids[:0], e.whose[:0], e.spare[:0]
 	exempts := false
+	e.lays++
 	for i := range work {
 		w := &work[i]
 		pos := len(w.Seq.tokens)
 		switch {
+		case w.Seq.lay == e.lays:
+			return fmt.Errorf("engine: sequence %d has work twice in a pass", w.Seq.number)
 		case len(w.IDs) == 0 || w.Decode && len(w.IDs) != 1:
 			return fmt.Errorf("engine: work of %d tokens for a sequence, decode %t", len(w.IDs), w.Decode)
 		case pos+len(w.IDs) > e.cfg.Ctx && w.Decode:
@@ -160,6 +164,7 @@ func (e *Engine) lay(work []Work) error {
 		case len(e.ids)+len(w.IDs) > e.cfg.Batch || len(e.spans) == cap(e.spans):
 			return fmt.Errorf("engine: a pass of more than %d rows of %d sequences", e.cfg.Batch, cap(e.spans))
 		}
+		w.Seq.lay = e.lays
 		row := moe.Row{Seq: w.Seq.number, Turn: w.Seq.turn, Phase: moe.Prefill}
 		if w.Decode {
 			row.Phase = moe.Decode

@@ -11,6 +11,7 @@ type Seq struct {
 	tokens []int32 // one per position
 	number int32
 	turn   int32
+	lay    int64 // Engine.lays of the last pass that it was in
 }
 
 // NewSeq begins a sequence, which is a turn of its own in recordings. More than Config.Seqs open ones are an error.

@@ -55,6 +55,8 @@ type Config struct {
 	SelDump *dump.SelWriter   // nil: disarmed. Not closed by the engine
 	Trace   *dump.TraceWriter // nil: disarmed. Not closed by the engine
 
+	Taps []moe.Tap // told of each layer call beside those two
+
 	Recorder  *model.Recorder // of the ops; nil: off. Serves one engine
 	Telemetry *Telemetry      // of each forward pass; nil: off. Serves one engine, and is not closed by it
 }

@@ -13,7 +13,7 @@ func (e *Engine) taps() (all []moe.Tap) {
 	if w := e.cfg.Trace; w != nil {
 		all = append(all, &traceTap{w: w})
 	}
-	return all
+	return append(all, e.cfg.Taps...)
 }
 
 // selTap writes the selection dump.

@@ -15,11 +15,11 @@ var mixtral = Arch{
 		k.Rope(h)
 	},
 	Declare: func(d *Decl) {
-		d.ends(true)
+		d.Ends(true)
 		d.Vector(&d.m.RopeFactor, OpRotary, "rope_freqs.weight", d.H.NRot/2).May().As(RoleFactor)
 		d.Each(func(y *Layer) {
-			d.attention(y, QKNormNone, false, biases{})
-			f := d.experts(y, moe.GatingSoftmaxTopK)
+			d.Attention(y, QKNormNone, false, Biases{})
+			f := d.RoutedExperts(y, moe.GatingSoftmaxTopK)
 			for _, e := range []*Experts{&f.Gate, &f.Up, &f.Down} {
 				d.Singles(d.m.Slots[e.ID])
 			}

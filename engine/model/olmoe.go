@@ -18,10 +18,10 @@ var olmoe = Arch{
 		k.Rope(h)
 	},
 	Declare: func(d *Decl) {
-		d.ends(false)
+		d.Ends(false)
 		d.Each(func(y *Layer) {
-			d.attention(y, QKNormRow, true, biases{})
-			d.experts(y, moe.GatingSoftmax)
+			d.Attention(y, QKNormRow, true, Biases{})
+			d.RoutedExperts(y, moe.GatingSoftmax)
 		})
 	},
 	Bend: func(asked Geometry, preset *Geometry) { // no shared kv heads

@@ -12,6 +12,9 @@ func Blocks(rows int) int { return (rows + rowBlock - 1) / rowBlock }
 // BlockRows turns blocks lo..hi into rows.
 func BlockRows(lo, hi, rows int) (r0, r1 int) { return lo * rowBlock, min(hi*rowBlock, rows) }
 
+// DefaultActs is the form of activations that weights of a type read where nothing else is asked for.
+func DefaultActs(t kernels.Type) kernels.ActKind { return t.ActKind() }
+
 // Describe writes down what the ops of the layers work on: team workers, and activations in the form that acts says for a
 // type of weights. A backend calls it before its first pass; nil: nothing.
 func (r *Recorder) Describe(m *Model, team int, acts func(kernels.Type) kernels.ActKind) {

@@ -8,9 +8,9 @@ import (
 
 // The parts that architectures are made of, with the tensor names that they have in all of them.
 
-// ends declares what stands before and behind the layers. tied: output.weight may be absent, and the embedding then
+// Ends declares what stands before and behind the layers. tied: output.weight may be absent, and the embedding then
 // serves both ends.
-func (d *Decl) ends(tied bool) {
+func (d *Decl) Ends(tied bool) {
 	h, m := d.H, d.m
 	d.Matrix(&m.TokEmbd, OpEmbed, "token_embd.weight", h.NVocab, h.NEmbd).As(RoleEmbedding)
 	d.Norm(&m.OutNorm, OpOutNorm, "output_norm.weight", h.NEmbd)
@@ -20,11 +20,11 @@ func (d *Decl) ends(tied bool) {
 	}
 }
 
-// biases says which of an attention's biases files of an architecture usually have; any file may have any.
-type biases struct{ qkv, out bool }
+// Biases says which of an attention's biases files of an architecture usually have; any file may have any.
+type Biases struct{ QKV, Out bool }
 
-// attention declares grouped-query attention over everything before, with its norm. What usual leaves out may be there.
-func (d *Decl) attention(y *Layer, norm QKNorm, neox bool, usual biases) {
+// Attention declares grouped-query attention over everything before, with its norm. What usual leaves out may be there.
+func (d *Decl) Attention(y *Layer, norm QKNorm, neox bool, usual Biases) {
 	h := d.H
 	nQ, nKV := h.NHead*h.HeadDim, h.NKVHead*h.HeadDim
 	a := &Attention{Heads: h.NHead, KVHeads: h.NKVHead, KeyLen: h.HeadDim, ValueLen: h.HeadDim,
@@ -50,14 +50,14 @@ func (d *Decl) attention(y *Layer, norm QKNorm, neox bool, usual biases) {
 			s.May()
 		}
 	}
-	bias(&a.BQ, OpRotary, "attn_q.bias", nQ, usual.qkv)
-	bias(&a.BK, OpRotary, "attn_k.bias", nKV, usual.qkv)
-	bias(&a.BV, OpRotary, "attn_v.bias", nKV, usual.qkv)
-	bias(&a.BO, OpAttnOut, "attn_output.bias", h.NEmbd, usual.out)
+	bias(&a.BQ, OpRotary, "attn_q.bias", nQ, usual.QKV)
+	bias(&a.BK, OpRotary, "attn_k.bias", nKV, usual.QKV)
+	bias(&a.BV, OpRotary, "attn_v.bias", nKV, usual.QKV)
+	bias(&a.BO, OpAttnOut, "attn_output.bias", h.NEmbd, usual.Out)
 }
 
-// experts declares a feed-forward of experts, with its norm and its router.
-func (d *Decl) experts(y *Layer, gating moe.Gating) *MoE {
+// RoutedExperts declares a feed-forward of experts, with its norm and its router.
+func (d *Decl) RoutedExperts(y *Layer, gating moe.Gating) *MoE {
 	h := d.H
 	f := &MoE{Width: h.NFFExpert}
 	f.Router.Rule = moe.Router{NExpert: h.NExpert, NUsed: h.NExpertUsed, Gating: gating, Norm: h.NormWeight, Scale: h.WeightScale}
@@ -70,8 +70,8 @@ func (d *Decl) experts(y *Layer, gating moe.Gating) *MoE {
 	return f
 }
 
-// shared declares the expert that every row takes, behind a sigmoid gate of its own.
-func (d *Decl) shared(f *MoE) {
+// SharedExpert declares the expert that every row takes, behind a sigmoid gate of its own.
+func (d *Decl) SharedExpert(f *MoE) {
 	h := d.H
 	s := &Shared{Dense: Dense{Width: h.NFFShared}}
 	f.Shared = s

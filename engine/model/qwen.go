@@ -14,10 +14,10 @@ var qwen3moe = Arch{
 		k.Rope(h)
 	},
 	Declare: func(d *Decl) {
-		d.ends(true)
+		d.Ends(true)
 		d.Each(func(y *Layer) {
-			d.attention(y, QKNormHead, true, biases{})
-			d.experts(y, moe.GatingSoftmax)
+			d.Attention(y, QKNormHead, true, Biases{})
+			d.RoutedExperts(y, moe.GatingSoftmax)
 		})
 	},
 	Keys: qwenKeys,
@@ -37,10 +37,10 @@ var qwen2moe = Arch{
 		k.Rope(h)
 	},
 	Declare: func(d *Decl) {
-		d.ends(false)
+		d.Ends(false)
 		d.Each(func(y *Layer) {
-			d.attention(y, QKNormNone, true, biases{qkv: true})
-			d.shared(d.experts(y, moe.GatingSoftmax))
+			d.Attention(y, QKNormNone, true, Biases{QKV: true})
+			d.SharedExpert(d.RoutedExperts(y, moe.GatingSoftmax))
 		})
 	},
 	Bend: func(asked Geometry, preset *Geometry) { // four experts wide unless said otherwise
