@@ -226,7 +226,7 @@ func (b *builder) experts(il int) {
 		if drop != nil {
 			resident = w.pin.resid.Ptr.At(int64(il) * int64(h.NExpert))
 		}
-		b.add(dev.Route(w.routers[il], ids, weights, t.Err, buf.rlog, 0, il, n), t.DropTable(ids, weights, resident, drop, n))
+		b.add(dev.Route(w.routers[il], ids, weights, t.Err, buf.rlog, w.s.vec(&f.Router.BSelect), il, n), t.DropTable(ids, weights, resident, drop, n))
 	}
 	mark.post = len(b.ls)
 	if w.ahead && !w.host {

@@ -164,6 +164,14 @@ func (s *Slot) Tensors(single bool, visit func(name string, dims []int)) {
 	}
 }
 
+// AddVector gives the model a weight that its file does not have, before a backend is opened: for who tries what a layer
+// could ask for.
+func (m *Model) AddVector(dst *Vector, x []float32) {
+	s := &Slot{ID: len(m.Slots), Layer: m.NLayer, Name: fmt.Sprintf("added.%d", len(m.Slots)), Dims: []int{len(x)}, Bytes: 4 * int64(len(x)), vec: dst}
+	*dst = Vector{X: x, ID: s.ID}
+	m.Slots = append(m.Slots, s)
+}
+
 // LayerSlots are the slots of a layer, -1 for those outside.
 func (m *Model) LayerSlots(il int) []*Slot {
 	at := func(il int) int {
