@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"sluice/kernels"
@@ -28,7 +29,7 @@ func compute(ctx context.Context, r *Result, threads, repeat int) error {
 	for _, t := range []kernels.Type{kernels.F32, kernels.Q8_0, kernels.Q4_K} {
 		workers := make([]*product, threads)
 		for i := range workers {
-			p, err := newProduct(t)
+			p, err := newProduct(t, computeCols, computeActs)
 			if err != nil {
 				return fmt.Errorf("probe: %w", err)
 			}
@@ -51,28 +52,55 @@ func compute(ctx context.Context, r *Result, threads, repeat int) error {
 	return nil
 }
 
+// ProductSeconds is how long one core takes for one row of weights of a type, cols long, by n rows of activations, with the
+// weights in its cache: the least of several tries. exact: activations in float32 whatever the type.
+func ProductSeconds(ctx context.Context, t kernels.Type, cols, n int, exact bool) (float64, error) {
+	p, err := newProductOf(t, cols, n, exact)
+	if err != nil {
+		return 0, fmt.Errorf("probe: %w", err)
+	}
+	best := math.Inf(1)
+	for range 7 {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		sec := timeThreads(1, func(int) uint64 { return p.run(2 * time.Millisecond) })
+		best = min(best, sec/float64(p.calls*computeRows))
+	}
+	return best, nil
+}
+
 // product is one thread's matrix and activations.
 type product struct {
 	mat   kernels.Mat
 	acts  *kernels.Acts
-	dst   []float32 // computeActs x computeRows
+	n     int       // rows of activations
+	dst   []float32 // n x computeRows
 	calls int       // of the last run
 }
 
-func newProduct(t kernels.Type) (*product, error) {
-	x := make([]float32, computeRows*computeCols)
+func newProduct(t kernels.Type, cols, n int) (*product, error) {
+	return newProductOf(t, cols, n, false)
+}
+
+func newProductOf(t kernels.Type, cols, n int, exact bool) (*product, error) {
+	x := make([]float32, max(computeRows, n)*cols)
 	for i := range x {
 		x[i] = float32(i%17-8) / 16
 	}
-	data := make([]byte, computeRows*t.RowBytes(computeCols))
-	kernels.Quantize(t, data, x)
-	m, err := kernels.NewMat(t, computeRows, computeCols, data)
+	data := make([]byte, computeRows*t.RowBytes(cols))
+	kernels.Quantize(t, data, x[:computeRows*cols])
+	m, err := kernels.NewMat(t, computeRows, cols, data)
 	if err != nil {
 		return nil, err
 	}
-	p := &product{mat: m, acts: kernels.NewActs(t.ActKind(), computeCols, computeActs), dst: make([]float32, computeActs*computeRows)}
-	for i := range computeActs {
-		p.acts.SetRow(i, x[i*computeCols:(i+1)*computeCols])
+	kind := t.ActKind()
+	if exact {
+		kind = kernels.ActF32
+	}
+	p := &product{mat: m, acts: kernels.NewActs(kind, cols, n), n: n, dst: make([]float32, n*computeRows)}
+	for i := range n {
+		p.acts.SetRow(i, x[i*cols:(i+1)*cols])
 	}
 	return p, nil
 }
@@ -81,7 +109,7 @@ func newProduct(t kernels.Type) (*product, error) {
 func (p *product) run(d time.Duration) uint64 {
 	p.calls = 0
 	for end := time.Now().Add(d); ; {
-		kernels.MulRows(p.dst, computeRows, &p.mat, 0, computeRows, p.acts, nil, computeActs)
+		kernels.MulRows(p.dst, computeRows, &p.mat, 0, computeRows, p.acts, nil, p.n)
 		p.calls++
 		if !time.Now().Before(end) {
 			return uint64(p.calls)
