@@ -41,10 +41,10 @@ func dotPartAVX512(acc *[16]float32, a *float32, b *float32, n int)
 func dotRowsF32AVX512(out *[4]float32, w *byte, stride int, x *float32, n int)
 
 // dotTileF32AVX512:
-// out[4*i+r] = Dot(w[r*stride:], x[i]), stride in bytes
+// out[4*i+r] = Dot(w[r*stride:], x[i]), i < acts, 2 to 4; stride in bytes
 //
 //go:noescape
-func dotTileF32AVX512(out *[16]float32, w *byte, stride int, x0 *float32, x1 *float32, x2 *float32, x3 *float32, n int)
+func dotTileF32AVX512(out *[16]float32, w *byte, stride int, x0 *float32, x1 *float32, x2 *float32, x3 *float32, acts int, n int)
 
 // dotRowsF16AVX512:
 // out[r] = Dot(w[r*stride:], x), stride in bytes
@@ -53,10 +53,10 @@ func dotTileF32AVX512(out *[16]float32, w *byte, stride int, x0 *float32, x1 *fl
 func dotRowsF16AVX512(out *[4]float32, w *byte, stride int, x *float32, n int)
 
 // dotTileF16AVX512:
-// out[4*i+r] = Dot(w[r*stride:], x[i]), stride in bytes
+// out[4*i+r] = Dot(w[r*stride:], x[i]), i < acts, 2 to 4; stride in bytes
 //
 //go:noescape
-func dotTileF16AVX512(out *[16]float32, w *byte, stride int, x0 *float32, x1 *float32, x2 *float32, x3 *float32, n int)
+func dotTileF16AVX512(out *[16]float32, w *byte, stride int, x0 *float32, x1 *float32, x2 *float32, x3 *float32, acts int, n int)
 
 // dotRowsBF16AVX512:
 // out[r] = Dot(w[r*stride:], x), stride in bytes
@@ -65,7 +65,7 @@ func dotTileF16AVX512(out *[16]float32, w *byte, stride int, x0 *float32, x1 *fl
 func dotRowsBF16AVX512(out *[4]float32, w *byte, stride int, x *float32, n int)
 
 // dotTileBF16AVX512:
-// out[4*i+r] = Dot(w[r*stride:], x[i]), stride in bytes
+// out[4*i+r] = Dot(w[r*stride:], x[i]), i < acts, 2 to 4; stride in bytes
 //
 //go:noescape
-func dotTileBF16AVX512(out *[16]float32, w *byte, stride int, x0 *float32, x1 *float32, x2 *float32, x3 *float32, n int)
+func dotTileBF16AVX512(out *[16]float32, w *byte, stride int, x0 *float32, x1 *float32, x2 *float32, x3 *float32, acts int, n int)

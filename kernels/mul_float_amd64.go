@@ -34,21 +34,26 @@ func mulFloatRows(c *mul, i0, i1, r, rows, stride int) {
 	w := &c.w.Data[r*t.RowBytes(n)]
 	var out [16]float32
 	i := i0
-	for ; useAVX512 && i+4 <= i1; i += 4 {
-		x0, x1, x2, x3 := &c.x.F[c.row(i)*n], &c.x.F[c.row(i+1)*n], &c.x.F[c.row(i+2)*n], &c.x.F[c.row(i+3)*n]
+	for useAVX512 && i+2 <= i1 {
+		acts := min(4, i1-i)
+		var x [4]*float32
+		for j := range x {
+			x[j] = &c.x.F[c.row(i+min(j, acts-1))*n]
+		}
 		switch t {
 		case F32:
-			dotTileF32AVX512(&out, w, stride, x0, x1, x2, x3, n)
+			dotTileF32AVX512(&out, w, stride, x[0], x[1], x[2], x[3], acts, n)
 		case F16:
-			dotTileF16AVX512(&out, w, stride, x0, x1, x2, x3, n)
+			dotTileF16AVX512(&out, w, stride, x[0], x[1], x[2], x[3], acts, n)
 		case BF16:
-			dotTileBF16AVX512(&out, w, stride, x0, x1, x2, x3, n)
+			dotTileBF16AVX512(&out, w, stride, x[0], x[1], x[2], x[3], acts, n)
 		}
-		for j := range 4 {
+		for j := range acts {
 			for k := range rows {
 				c.put(i+j, r+k, out[4*j+k])
 			}
 		}
+		i += acts
 	}
 	for ; i < i1; i++ {
 		dotRows((*[4]float32)(out[:4]), t, w, stride, &c.x.F[c.row(i)*n], n)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -157,31 +159,43 @@ func fold16(t reg.VecPhysical) {
 	halve(shuffle32, 0x88, 0xdd, zmm[0], zmm[8], zmm[0], t)
 }
 
-// dotTile takes four rows of weights and four of activations: eight loads for sixteen products.
+// dotTile takes four rows of weights and two to four of activations: up to sixteen products for eight loads.
 func (v isa) dotTile(e element) {
-	v.function("dotTile"+e.name, "func(out *[16]float32, w *byte, stride int, x0, x1, x2, x3 *float32, n int)",
-		"out[4*i+r] = Dot(w[r*stride:], x[i]), stride in bytes")
+	v.function("dotTile"+e.name, "func(out *[16]float32, w *byte, stride int, x0, x1, x2, x3 *float32, acts, n int)",
+		"out[4*i+r] = Dot(w[r*stride:], x[i]), i < acts, 2 to 4; stride in bytes")
 	row := v.rows("w", "stride", 4)
 	x, n := []reg.GPVirtual{arg("x0"), arg("x1"), arg("x2"), arg("x3")}, arg("n")
 	for i := range 16 {
 		v.zero(zmm[i])
 	}
-	i := GP64()
+	i, acts := GP64(), arg("acts")
 	XORQ(i, i)
-	Label("loop")
-	for r := range 4 {
-		v.widen(e, Mem{Base: row[r], Index: i, Scale: uint8(e.size)}, zmm[16+r])
-	}
-	for j := range 4 {
-		VMOVUPS(Mem{Base: x[j], Index: i, Scale: 4}, zmm[20])
+	for m := 4; m >= 2; m-- {
+		label, next := fmt.Sprintf("acts%d", m), fmt.Sprintf("below%d", m)
+		if m > 2 {
+			CMPQ(acts, Imm(uint64(m)))
+			JNE(LabelRef(next))
+		}
+		Label(label)
 		for r := range 4 {
-			VMULPS(zmm[16+r], zmm[20], zmm[21+r])
-			VADDPS(zmm[21+r], zmm[4*r+j], zmm[4*r+j])
+			v.widen(e, Mem{Base: row[r], Index: i, Scale: uint8(e.size)}, zmm[16+r])
+		}
+		for j := range m {
+			VMOVUPS(Mem{Base: x[j], Index: i, Scale: 4}, zmm[20])
+			for r := range 4 {
+				VMULPS(zmm[16+r], zmm[20], zmm[21+r])
+				VADDPS(zmm[21+r], zmm[4*r+j], zmm[4*r+j])
+			}
+		}
+		ADDQ(Imm(16), i)
+		CMPQ(i, n)
+		JLT(LabelRef(label))
+		if m > 2 {
+			JMP(LabelRef("fold"))
+			Label(next)
 		}
 	}
-	ADDQ(Imm(16), i)
-	CMPQ(i, n)
-	JLT(LabelRef("loop"))
+	Label("fold")
 	fold16(zmm[16])
 	out := arg("out")
 	VMOVUPS(reg.Z0, at(out, 0))
