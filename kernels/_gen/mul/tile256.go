@@ -30,7 +30,7 @@ var narrowForms = []narrowForm{
 }
 
 // groups256 are the numbers of activation rows taken together.
-var groups256 = []int{4, 2, 1}
+var groups256 = []int{4, 3, 2, 1}
 
 func tile256() {
 	for _, f := range narrowForms {
