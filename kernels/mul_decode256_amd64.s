@@ -3446,11 +3446,11 @@ block:
 	VPACKUSDW      Y1, Y1, Y1
 	VPERMQ         $0x08, Y1, Y1
 	VCVTPH2PS      X1, Y1
-	VMOVDQU        Y1, (R10)
 	VPSRLD         $0x10, Y0, Y0
 	VPACKUSDW      Y0, Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
+	VMOVDQU        Y1, (R10)
 	VMOVDQU        Y0, 1024(R10)
 	VPBROADCASTD   c0f0f0f0f<>+0(SB), Y0
 	PREFETCHT1     (SI)
@@ -3704,11 +3704,11 @@ block:
 	VPACKUSDW      Y1, Y1, Y1
 	VPERMQ         $0x08, Y1, Y1
 	VCVTPH2PS      X1, Y1
-	VMOVDQU        Y1, (R10)
 	VPSRLD         $0x10, Y0, Y0
 	VPACKUSDW      Y0, Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
+	VMOVDQU        Y1, (R10)
 	VMOVDQU        Y0, 1024(R10)
 	VPBROADCASTD   c0f0f0f0f<>+0(SB), Y0
 	VPBROADCASTD   c10101010<>+0(SB), Y1

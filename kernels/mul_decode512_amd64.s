@@ -4098,11 +4098,11 @@ block:
 	VMOVDQA32       Z0, Z1
 	VPMOVDW         Z1, Y1
 	VCVTPH2PS       Y1, Z1
+	VPSRLD          $0x10, Z0, Z2
+	VPMOVDW         Z2, Y2
+	VCVTPH2PS       Y2, Z2
 	VMOVDQU32       Z1, (R14)
-	VPSRLD          $0x10, Z0, Z1
-	VPMOVDW         Z1, Y1
-	VCVTPH2PS       Y1, Z1
-	VMOVDQU32       Z1, 1024(R14)
+	VMOVDQU32       Z2, 1024(R14)
 	VPBROADCASTD    c0f0f0f0f<>+0(SB), Z1
 	PREFETCHT1      (SI)
 	PREFETCHT1      (SI)(CX*1)
@@ -4416,11 +4416,11 @@ block:
 	VMOVDQA32       Z0, Z1
 	VPMOVDW         Z1, Y1
 	VCVTPH2PS       Y1, Z1
+	VPSRLD          $0x10, Z0, Z3
+	VPMOVDW         Z3, Y3
+	VCVTPH2PS       Y3, Z3
 	VMOVDQU32       Z1, (R14)
-	VPSRLD          $0x10, Z0, Z1
-	VPMOVDW         Z1, Y1
-	VCVTPH2PS       Y1, Z1
-	VMOVDQU32       Z1, 1024(R14)
+	VMOVDQU32       Z3, 1024(R14)
 	VPBROADCASTD    c0f0f0f0f<>+0(SB), Z1
 	VPBROADCASTD    c10101010<>+0(SB), Z3
 	VPBROADCASTD    c08040201<>+0(SB), Z4

@@ -4,18 +4,6 @@
 
 package kernels
 
-// vecQ4KAVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
-// and prefetches weights ahead bytes beyond those it reads.
-//
-//go:noescape
-func vecQ4KAVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)
-
-// vecQ5KAVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
-// and prefetches weights ahead bytes beyond those it reads.
-//
-//go:noescape
-func vecQ5KAVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)
-
 // vecQ6KAVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
 // and prefetches weights ahead bytes beyond those it reads.
 //
@@ -40,18 +28,6 @@ func vecIQ4XSAVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *f
 //go:noescape
 func vecQ80AVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)
 
-// vecQ40AVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
-// and prefetches weights ahead bytes beyond those it reads.
-//
-//go:noescape
-func vecQ40AVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)
-
-// vecQ41AVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
-// and prefetches weights ahead bytes beyond those it reads.
-//
-//go:noescape
-func vecQ41AVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)
-
 // vecQ50AVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
 // and prefetches weights ahead bytes beyond those it reads.
 //
@@ -63,15 +39,3 @@ func vecQ50AVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *flo
 //
 //go:noescape
 func vecQ51AVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)
-
-// vecIQ4NLAVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
-// and prefetches weights ahead bytes beyond those it reads.
-//
-//go:noescape
-func vecIQ4NLAVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)
-
-// vecMXFP4AVX512 stores to dst the products of 8*groups weight rows, stride bytes apart, with one activation row of as many blocks,
-// and prefetches weights ahead bytes beyond those it reads.
-//
-//go:noescape
-func vecMXFP4AVX512(dst *float32, w *byte, stride int, groups int, q *int8, d *float32, sums *int16, blocks int, ahead int)

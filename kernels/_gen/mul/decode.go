@@ -23,6 +23,8 @@ type decoder struct {
 	next     []reg.Register // the same of what is decoded next, to prefetch
 	fetched  int            // lines prefetched so far
 	size     int            // bytes of a row that one turn decodes
+
+	keep []reg.VecVirtual // where codes go instead of into the tile; nil: they do not
 }
 
 func decoders(narrow bool) func() {
@@ -92,6 +94,9 @@ func (d decoder) begin(name, signature, doc string) *decoder {
 // L1 it is half as fast from memory: fewer misses can be outstanding there.) Lines are spread over the routine, a burst of
 // them would hold up its own loads. The last bytes of a row come with the first of what follows.
 func (d *decoder) prefetch(n, size int) {
+	if d.next == nil {
+		return
+	}
 	lines := (size + 63) / 64
 	for ; n > 0 && d.fetched < d.rows()*lines; n-- {
 		PREFETCHT1((&decoder{p: d.next, s: d.s, s3: d.s3}).row(d.fetched/lines, d.fetched%lines*64))
@@ -130,6 +135,16 @@ func (d *decoder) lanes(disp int) []reg.VecVirtual {
 		if d.narrow {
 			VBROADCASTI128(d.row(i, disp), v[i])
 			VINSERTI128(Imm(1), d.row(4+i, disp), v[i], v[i])
+			continue
+		}
+		if d.keep != nil {
+			// Inserts of half the width cost half. Physical, because avo does not know that a write of the lower half clears
+			// the upper.
+			for h, x := range []reg.VecPhysical{reg.Z30, reg.Z31} {
+				VMOVDQU32(d.row(8*h+i, disp), x.AsX())
+				VINSERTI32X4(U8(1), d.row(8*h+4+i, disp), x.AsY(), x.AsY())
+			}
+			VINSERTI64X4(U8(1), reg.Y31, reg.Z30, v[i])
 			continue
 		}
 		VBROADCASTI32X4(d.row(i, disp), v[i])
@@ -215,7 +230,13 @@ func (d *decoder) store(v reg.VecVirtual, disp int) {
 }
 
 // code stores the codes of columns col to col+3.
-func (d *decoder) code(v reg.VecVirtual, col int) { d.store(v, tileW+col/4*step) }
+func (d *decoder) code(v reg.VecVirtual, col int) {
+	if d.keep != nil {
+		d.keep[col/4] = v
+		return
+	}
+	d.store(v, tileW+col/4*step)
+}
 
 // splat is a constant in every dword.
 func (d *decoder) splat(v uint32) reg.VecVirtual {
@@ -298,7 +319,9 @@ func (d *decoder) minima(v reg.VecVirtual, group int) {
 }
 
 // half stores the float16 in the low or high word of every dword as float32.
-func (d *decoder) half(v reg.VecVirtual, high bool, disp int) {
+func (d *decoder) half(v reg.VecVirtual, high bool, disp int) { d.store(d.widened(v, high), disp) }
+
+func (d *decoder) widened(v reg.VecVirtual, high bool) reg.VecVirtual {
 	x := d.vec()
 	switch {
 	case high:
@@ -316,7 +339,7 @@ func (d *decoder) half(v reg.VecVirtual, high bool, disp int) {
 		VPMOVDW(x, x.AsY())
 		VCVTPH2PS(x.AsY(), x)
 	}
-	d.store(x, disp)
+	return x
 }
 
 // shift returns v shifted right by n bits, left when negative.

@@ -17,53 +17,10 @@ func (d decoder) small(name string, size int, body func(d *decoder)) {
 	LEAQ(at(r.t, tileSc), sc.t)
 	Label("block")
 	r.size = size
-	switch name {
-	case "Q41", "Q51":
-		v := r.dwords(0)
-		sc.half(v, false, 0)
-		sc.half(v, true, 8*step)
-	case "MXFP4":
-		x, v := XMM(), r.vec()
-		VPXOR(x, x, x)
-		for i := range d.rows() {
-			VPINSRB(Imm(uint64(i)), r.row(i, 0), x, x)
-		}
-		VPMOVZXBD(x, v)
-		// 2^(e-128): (e-1)<<23, and subnormal below e = 2.
-		small := r.vec()
-		VPSLLVD(v, r.splat(0x00200000), small)
-		if d.narrow {
-			mask := YMM()
-			VPCMPGTD(v, r.splat(2), mask)
-			VPSUBD(r.splat(1), v, v)
-			VPSLLD(Imm(23), v, v)
-			VPBLENDVB(mask, small, v, v)
-		} else {
-			k := K()
-			VPCMPUD(Imm(1), r.splat(2), v, k)
-			VPSUBD(r.splat(1), v, v)
-			VPSLLD(Imm(23), v, v)
-			VMOVDQA32(small, k, v)
-		}
-		sc.store(v, 0)
-	default:
-		v := r.zero()
-		for i := range d.rows() / 8 {
-			x := XMM()
-			VPXOR(x, x, x)
-			for j := range 8 {
-				VPINSRW(Imm(uint64(j)), r.row(8*i+j, 0), x, x)
-			}
-			if d.narrow {
-				VCVTPH2PS(x, v)
-			} else {
-				VINSERTI32X4(Imm(uint64(i)), x, v, v)
-			}
-		}
-		if !d.narrow {
-			VCVTPH2PS(v.AsY(), v)
-		}
-		sc.store(v, 0)
+	scale, low := r.scales32(name)
+	sc.store(scale, 0)
+	if low != nil {
+		sc.store(low, 8*step)
 	}
 	body(r)
 	r.prefetch(1000, size)
@@ -77,6 +34,56 @@ func (d decoder) small(name string, size int, body func(d *decoder)) {
 	JNZ(LabelRef("block"))
 	VZEROUPPER()
 	RET()
+}
+
+// scales32 returns the scales of a block of every row, and the minima of types that have them.
+func (d *decoder) scales32(name string) (scale, low reg.VecVirtual) {
+	switch name {
+	case "Q41", "Q51":
+		v := d.dwords(0)
+		return d.widened(v, false), d.widened(v, true)
+	case "MXFP4":
+		x, v := XMM(), d.vec()
+		VPXOR(x, x, x)
+		for i := range d.rows() {
+			VPINSRB(Imm(uint64(i)), d.row(i, 0), x, x)
+		}
+		VPMOVZXBD(x, v)
+		// 2^(e-128): (e-1)<<23, and subnormal below e = 2.
+		small := d.vec()
+		VPSLLVD(v, d.splat(0x00200000), small)
+		if d.narrow {
+			mask := YMM()
+			VPCMPGTD(v, d.splat(2), mask)
+			VPSUBD(d.splat(1), v, v)
+			VPSLLD(Imm(23), v, v)
+			VPBLENDVB(mask, small, v, v)
+		} else {
+			k := K()
+			VPCMPUD(Imm(1), d.splat(2), v, k)
+			VPSUBD(d.splat(1), v, v)
+			VPSLLD(Imm(23), v, v)
+			VMOVDQA32(small, k, v)
+		}
+		return v, nil
+	}
+	v := d.zero()
+	for i := range d.rows() / 8 {
+		x := XMM()
+		VPXOR(x, x, x)
+		for j := range 8 {
+			VPINSRW(Imm(uint64(j)), d.row(8*i+j, 0), x, x)
+		}
+		if d.narrow {
+			VCVTPH2PS(x, v)
+		} else {
+			VINSERTI32X4(Imm(uint64(i)), x, v, v)
+		}
+	}
+	if !d.narrow {
+		VCVTPH2PS(v.AsY(), v)
+	}
+	return v, nil
 }
 
 func q80Codes(d *decoder) {

@@ -24,6 +24,7 @@ func main() {
 		"decode512": decoders(false),
 		"decode256": decoders(true),
 		"vec512":    vec512,
+		"few512":    few512,
 		"tile256":   tile256,
 	}[*set]
 	if !ok {

@@ -23,18 +23,12 @@ type vecState struct {
 }
 
 func vec512() {
-	superVec512("Q4K", 144, q4KVec512)
-	superVec512("Q5K", 176, q5KVec512)
 	superVec512("Q6K", 210, q6KVec512)
 	superVec512("Q3K", 110, q3KVec512)
 	superVec512("IQ4XS", 136, iq4XSVec512)
 	smallVec512("Q80", 34, q80Pair512)
-	smallVec512("Q40", 18, nibblePair512(2, nil))
-	smallVec512("Q41", 20, nibblePair512(4, nil))
 	smallVec512("Q50", 22, q5Pair512(2))
 	smallVec512("Q51", 24, q5Pair512(4))
-	smallVec512("IQ4NL", 18, nibblePair512(2, iq4Codes))
-	smallVec512("MXFP4", 17, nibblePair512(1, e2m1Codes))
 }
 
 func (v *vecState) row(r, disp int) Mem {
@@ -140,35 +134,21 @@ func eight512(q [2]reg.VecVirtual) reg.VecVirtual {
 }
 
 // superVec512 writes the routine of a type of 256. setup loads constants and returns the body, which returns the integer
-// sums of the codes and float32 d of eight rows, and those of the minima, or nil.
-func superVec512(name string, size int, setup func(v *vecState) func() [4]reg.VecVirtual) {
+// sums of the codes and float32 d of eight rows.
+func superVec512(name string, size int, setup func(v *vecState) func() (reg.VecVirtual, reg.VecVirtual)) {
 	v := &vecState{}
 	acc := YMM()
-	var body func() [4]reg.VecVirtual
+	var body func() (reg.VecVirtual, reg.VecVirtual)
 	v.loop(name, size, 256, 256, func() { body = setup(v) }, func() {
-		r := body()
-		isum, d, msum, m := r[0], r[1], r[2], r[3]
+		isum, d := body()
 		VCVTDQ2PS(isum, isum)
 		VMULPS_BCST(at(v.x, 0), d, d)
 		VMULPS(isum, d, d)
-		if msum != nil {
-			VCVTDQ2PS(msum.AsY(), msum.AsY())
-			VMULPS_BCST(at(v.x, 0), m, m)
-			VMULPS(msum.AsY(), m, m)
-			VSUBPS(m, d, d)
-		}
 		VADDPS(d, acc, acc)
 	}, nil, acc, func() { VMOVUPS(acc, at(v.dst, 0)) })
 }
 
-// laneWords is an index for VPSHUFB: in lanes 0 and 1 byte lo of the lane as eight words, in lanes 2 and 3 byte hi.
-func laneWords(name string, lo, hi byte) reg.VecVirtual {
-	z := ZMM()
-	VMOVDQU32(table(name, append(cycle(32, lo, 0x80), cycle(32, hi, 0x80)...)), z)
-	return z
-}
-
-// load4K loads two vectors of four rows' 16 bytes at disp.
+// heads loads two vectors of four rows' 16 bytes at disp.
 func (v *vecState) heads(disp int) [2]reg.VecVirtual {
 	var h [2]reg.VecVirtual
 	for i := range h {
@@ -181,87 +161,6 @@ func (v *vecState) heads(disp int) [2]reg.VecVirtual {
 	return h
 }
 
-// kVec512 is what Q4_K and Q5_K share. codes returns the codes of half h of row r, of its even and odd sub-blocks, whose
-// nibbles start disp bytes into the block.
-func (v *vecState) kVec512(codes func(r, h int) [2]reg.VecVirtual) func() [4]reg.VecVirtual {
-	// Bytes of a row's unpacked scales: 0-3 scales 0-3, 4-7 minima 0-3, 8-11 scales 4-7, 12-15 minima 4-7.
-	scale := []reg.VecVirtual{laneWords("sc02", 0, 2), laneWords("sc13", 1, 3), laneWords("sc46", 8, 10), laneWords("sc57", 9, 11)}
-	shiftA := table("shiftA", cycle(64, dwords(0, 0, 2, 2)...))
-	shiftB := table("shiftB", cycle(64, dwords(32, 32, 0, 4)...))
-	maskA := table("maskA", cycle(64, dwords(0x3f3f3f3f, 0x3f3f3f3f, 0x30303030, 0x30303030)...))
-	maskB := table("maskB", cycle(64, dwords(0, 0, 0x0f0f0f0f, 0x0f0f0f0f)...))
-	minWords := table("minWords", cycle(64, 4, 0x80, 5, 0x80, 6, 0x80, 7, 0x80, 12, 0x80, 13, 0x80, 14, 0x80, 15, 0x80))
-	firsts := table("firsts", dwords(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28))
-	minRows := table("minRows", dwords(0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14))
-	return func() [4]reg.VecVirtual {
-		h := v.heads(0)
-		// Sums of 32 activations as eight words in every lane.
-		xs := ZMM()
-		VBROADCASTI64X4(at(v.sums, 0), xs)
-		VPMADDWD(wide.splat(0x00010001), xs, xs)
-		VPACKSSDW(xs, xs, xs)
-		VPERMQ(Imm(0x88), xs, xs)
-		var low [2]reg.VecVirtual
-		for i := range h {
-			a, b := ZMM(), ZMM()
-			VPSHUFD(Imm(0x99), h[i], a) // dwords 1 2 1 2
-			VPSHUFD(Imm(0xff), h[i], b)
-			VPSRLVD(shiftA, a, a)
-			VPSRLVD(shiftB, b, b)
-			VPANDD(maskB, b, b)
-			mask := ZMM()
-			VMOVDQU32(maskA, mask)
-			VPTERNLOGD(U8(0xea), b, mask, a)
-			VMOVDQU32(a, v.frame.Offset(64*i))
-			low[i] = ZMM()
-			VPSHUFB(minWords, a, low[i])
-			VPMADDWD(xs, low[i], low[i])
-		}
-		a, b := ZMM(), ZMM()
-		VSHUFPS(Imm(0x88), low[1], low[0], a)
-		VSHUFPS(Imm(0xdd), low[1], low[0], b)
-		VPADDD(a, b, b)
-		VPSHUFD(Imm(0xb1), b, a)
-		VPADDD(a, b, b)
-		msum := ZMM()
-		VMOVDQU32(minRows, a)
-		VPERMD(b, a, msum)
-		VMOVDQU32(firsts, a)
-		VPERMT2D(h[1], a, h[0])
-		d, m := YMM(), YMM()
-		VPSRLD(Imm(16), h[0].AsY(), m)
-		VPMOVDW(h[0].AsY(), d.AsX())
-		VPMOVDW(m, m.AsX())
-		VCVTPH2PS(d.AsX(), d)
-		VCVTPH2PS(m.AsX(), m)
-
-		// The activations of even sub-blocks and of odd ones.
-		var x [2][2]reg.VecVirtual
-		for h := range x {
-			a, b := ZMM(), ZMM()
-			VMOVDQU32(at(v.q, 128*h), a)
-			VMOVDQU32(at(v.q, 128*h+64), b)
-			x[h][0], x[h][1] = ZMM(), ZMM()
-			VSHUFI64X2(Imm(0x44), b, a, x[h][0])
-			VSHUFI64X2(Imm(0xee), b, a, x[h][1])
-		}
-		isum := eight512(quads512(func(r int) reg.VecVirtual {
-			sc, acc := ZMM(), wide.zero()
-			VBROADCASTI32X4(v.frame.Offset(16*r), sc)
-			for h := range 2 {
-				for i, c := range codes(r, h) {
-					p, s := ZMM(), ZMM()
-					VPMADDUBSW(x[h][i], c, p)
-					VPSHUFB(scale[2*h+i], sc, s)
-					VPDPWSSD(s, p, acc)
-				}
-			}
-			return acc
-		}))
-		return [4]reg.VecVirtual{isum, d, msum, m}
-	}
-}
-
 // nibbles returns the low and high nibbles of 64 bytes of row r.
 func (v *vecState) nibbles(r, disp int, m4 reg.VecVirtual) [2]reg.VecVirtual {
 	lo, hi := ZMM(), ZMM()
@@ -270,36 +169,6 @@ func (v *vecState) nibbles(r, disp int, m4 reg.VecVirtual) [2]reg.VecVirtual {
 	VPANDD(m4, lo, lo)
 	VPANDD(m4, hi, hi)
 	return [2]reg.VecVirtual{lo, hi}
-}
-
-func q4KVec512(v *vecState) func() [4]reg.VecVirtual {
-	m4 := wide.splat(0x0f0f0f0f)
-	return v.kVec512(func(r, h int) [2]reg.VecVirtual { return v.nibbles(r, 16+64*h, m4) })
-}
-
-func q5KVec512(v *vecState) func() [4]reg.VecVirtual {
-	m4, m1 := wide.splat(0x0f0f0f0f), wide.splat(0x10101010)
-	// Bit k of 32 bytes belongs to sub-block k: words are shifted until it stands at bit 4.
-	left := func(name string, lo, hi uint16) Mem {
-		return table(name, append(cycle(32, words(lo)...), cycle(32, words(hi)...)...))
-	}
-	by := [2][2]Mem{{left("left42", 4, 2), left("left31", 3, 1)}, {left("right02", 0, 2), left("right13", 1, 3)}}
-	return v.kVec512(func(r, h int) [2]reg.VecVirtual {
-		c := v.nibbles(r, 48+64*h, m4)
-		high := ZMM()
-		VBROADCASTI64X4(v.row(r, 16), high)
-		for i := range c {
-			b := ZMM()
-			if h == 0 {
-				VPSLLVW(by[h][i], high, b)
-			} else {
-				VPSRLVW(by[h][i], high, b)
-			}
-			VPTERNLOGD(U8(0xea), c[i], m1, b)
-			c[i] = b
-		}
-		return c
-	})
 }
 
 // twoShifts is a vector of word shifts: lo in the lower 32 bytes, hi in the upper.
@@ -338,12 +207,12 @@ func (v *vecState) halves8(disp int) reg.VecVirtual {
 // biased512 is what Q6_K and Q3_K share: a signed scale per 16 at the memory that scales names, and codes in column order.
 // The bias is taken off by starting each row's sum with its scales times -bias*sums, in two steps where one would not fit
 // into a word.
-func (v *vecState) biased512(shift uint64, twice bool, head func() reg.VecVirtual, scales func(r int) Mem, codes func(r, h int) [2]reg.VecVirtual) func() [4]reg.VecVirtual {
+func (v *vecState) biased512(shift uint64, twice bool, head func() reg.VecVirtual, scales func(r int) Mem, codes func(r, h int) [2]reg.VecVirtual) func() (reg.VecVirtual, reg.VecVirtual) {
 	index := make([]reg.VecVirtual, 4)
 	for i := range index {
 		index[i] = laneIndex("words", i, false)
 	}
-	return func() [4]reg.VecVirtual {
+	return func() (reg.VecVirtual, reg.VecVirtual) {
 		d := head()
 		bias, z := YMM(), YMM()
 		VPXOR(z, z, z)
@@ -372,11 +241,11 @@ func (v *vecState) biased512(shift uint64, twice bool, head func() reg.VecVirtua
 			}
 			return acc
 		}))
-		return [4]reg.VecVirtual{isum, d, nil, nil}
+		return isum, d
 	}
 }
 
-func q6KVec512(v *vecState) func() [4]reg.VecVirtual {
+func q6KVec512(v *vecState) func() (reg.VecVirtual, reg.VecVirtual) {
 	m4, m2 := wide.splat(0x0f0f0f0f), wide.splat(0x30303030)
 	left, right := twoShifts(4, 2), twoShifts(0, 2)
 	return v.biased512(4, true, func() reg.VecVirtual { return v.halves8(208) }, func(r int) Mem { return v.row(r, 192) },
@@ -398,7 +267,7 @@ func q6KVec512(v *vecState) func() [4]reg.VecVirtual {
 		})
 }
 
-func q3KVec512(v *vecState) func() [4]reg.VecVirtual {
+func q3KVec512(v *vecState) func() (reg.VecVirtual, reg.VecVirtual) {
 	m2, m1 := wide.splat(0x03030303), wide.splat(0x04040404)
 	low := []reg.VecVirtual{twoShifts(0, 2), twoShifts(4, 6)}
 	// Bit 4h+p of the high bits goes to bit 2; the first two have to go up.
@@ -445,11 +314,11 @@ func q3KVec512(v *vecState) func() [4]reg.VecVirtual {
 
 // iq4XSVec512: codes of 8 bits would overflow words, so they are added up as dwords, four sub-blocks to a vector, and the
 // bias is in what the sums start with.
-func iq4XSVec512(v *vecState) func() [4]reg.VecVirtual {
+func iq4XSVec512(v *vecState) func() (reg.VecVirtual, reg.VecVirtual) {
 	m4, values := wide.splat(0x0f0f0f0f), wide.table16("iq4", iq4Codes)
 	index := []reg.VecVirtual{laneIndex("dwords", 0, true), laneIndex("dwords", 1, true)}
 	nibble, pair := table("nibbles8", cycle(8, 0x0f)), table("pairs8", cycle(8, 0x30))
-	return func() [4]reg.VecVirtual {
+	return func() (reg.VecVirtual, reg.VecVirtual) {
 		d := v.halves8(0)
 		bias := wide.splat(0x80808080)
 		var x [2][2]reg.VecVirtual
@@ -496,6 +365,6 @@ func iq4XSVec512(v *vecState) func() [4]reg.VecVirtual {
 			}
 			return sum
 		}))
-		return [4]reg.VecVirtual{isum, d, nil, nil}
+		return isum, d
 	}
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -21,7 +19,7 @@ func smallVec512(name string, size int, setup func(v *vecState, size int) pair) 
 	acc := ZMM()
 	var p pair
 	var biases, spread reg.VecVirtual
-	mins := name == "Q41" || name == "Q51"
+	mins := name == "Q51"
 	body := func(last bool) {
 		x, start := ZMM(), wide.zero()
 		if last {
@@ -103,8 +101,7 @@ func lowMask(bits uint32) reg.OpmaskVirtual {
 // scales32 loads d, in the lanes' order, and returns m.
 func (v *vecState) scales32(name string, size int, last bool, d reg.VecVirtual) reg.VecVirtual {
 	// insert fills lane h*2+b of dwords, or quarter of words or bytes, from block b of rows 4h to 4h+3.
-	switch name {
-	case "Q41", "Q51":
+	if name == "Q51" {
 		z, m := wide.zero(), ZMM()
 		for l := range 4 {
 			if last && l%2 == 1 {
@@ -123,26 +120,6 @@ func (v *vecState) scales32(name string, size int, last bool, d reg.VecVirtual) 
 		VCVTPH2PS(d.AsY(), d)
 		VCVTPH2PS(m.AsY(), m)
 		return m
-	case "MXFP4":
-		x := XMM()
-		VPXOR(x, x, x)
-		for l := range 16 {
-			if last && l/4%2 == 1 {
-				continue
-			}
-			VPINSRB(Imm(uint64(l)), v.row(l/8*4+l%4, l/4%2*size), x, x)
-		}
-		k, small := K(), ZMM()
-		VPMOVZXBD(x, d)
-		VPCMPUD(Imm(1), wide.splat(2), d, k)
-		VPSLLVD(d, wide.splat(0x00200000), small)
-		VPSUBD(wide.splat(1), d, d)
-		VPSLLD(Imm(23), d, d)
-		VMOVDQA32(small, k, d)
-		if last {
-			VMOVDQA32_Z(d, lowMask(0x0f0f), d)
-		}
-		return nil
 	}
 	y := wide.zero()
 	for h := range 2 {
@@ -175,48 +152,24 @@ func q80Pair512(v *vecState, size int) pair {
 	}}
 }
 
-// nibblePair512 reads 16 bytes of nibbles at disp of each block, through a table when there is one.
-func nibblePair512(disp int, codes []byte) func(v *vecState, size int) pair {
-	return func(v *vecState, size int) pair {
-		m4, by := wide.splat(0x0f0f0f0f), ZMM()
-		VMOVDQU32(table("high", cycle(64, append(cycle(16, words(0)...), cycle(16, words(4)...)...)...)), by)
-		k := lowMask(0xff00)
-		var values reg.VecVirtual
-		p := pair{}
-		switch {
-		case codes != nil:
-			values = wide.table16(fmt.Sprintf("codes%d", codes[0]), codes)
-			p.bias = map[byte]uint32{1: 128, 12: 12}[codes[0]]
-		case disp == 2:
-			p.bias = 8
-		}
-		p.codes = func(r int, last bool) reg.VecVirtual {
-			c := ZMM()
-			VBROADCASTI32X4(v.row(r, disp), c)
-			if !last {
-				VBROADCASTI32X4(v.row(r, size+disp), k, c)
-			}
-			VPSRLVW(by, c, c)
-			VPANDD(m4, c, c)
-			if values != nil {
-				VPSHUFB(c, values, c)
-			}
-			return c
-		}
-		return p
-	}
-}
-
+// q5Pair512 reads the fifth bits at disp of each block and the nibbles after them.
 func q5Pair512(disp int) func(v *vecState, size int) pair {
 	return func(v *vecState, size int) pair {
-		p := nibblePair512(disp+4, nil)(v, size)
-		p.bias = 0
+		p := pair{}
 		if disp == 2 {
 			p.bias = 16
 		}
-		m1, nibbles := wide.splat(0x10101010), p.codes
+		m4, m1, by := wide.splat(0x0f0f0f0f), wide.splat(0x10101010), ZMM()
+		VMOVDQU32(table("high", cycle(64, append(cycle(16, words(0)...), cycle(16, words(4)...)...)...)), by)
+		k := lowMask(0xff00)
 		p.codes = func(r int, last bool) reg.VecVirtual {
-			c := nibbles(r, last)
+			c := ZMM()
+			VBROADCASTI32X4(v.row(r, disp+4), c)
+			if !last {
+				VBROADCASTI32X4(v.row(r, size+disp+4), k, c)
+			}
+			VPSRLVW(by, c, c)
+			VPANDD(m4, c, c)
 			a, b := K(), K()
 			KMOVD(v.row(r, disp), a)
 			if !last {
