@@ -200,7 +200,7 @@ func TestRows(t *testing.T) {
 						c := engine.Config{Ctx: 512, Seqs: seqs, Batch: 40, Threads: threads, Arm: arm, KV: kv, Taps: []moe.Tap{tap}}
 						if streamed {
 							c.Source = openSource(t, m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"})
-							c.Prefetch = moe.Prefetches()[n%3]
+							c.Prefetch = moe.PrefetchModes()[n%3]
 						}
 						return c
 					}

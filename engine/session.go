@@ -149,7 +149,7 @@ func (c *Config) fillPrefetch(budget int64) error {
 		c.Prefetch = moe.PrefetchOff
 	}
 	switch {
-	case !slices.Contains(moe.Prefetches(), c.Prefetch):
+	case !slices.Contains(moe.PrefetchModes(), c.Prefetch):
 		return model.Settingf("prefetch %q: want one of %s", c.Prefetch, strings.Join(moe.PrefetchNames(), ", "))
 	case c.PrefetchBytes < 0:
 		return model.Settingf("prefetch of at most %d bytes: want 0 (the default) or more", c.PrefetchBytes)

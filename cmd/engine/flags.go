@@ -133,7 +133,7 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 		return s, usagef("--io-threads %d: want 1 or more", f.lanes)
 	}
 	switch {
-	case f.prefetch != prefetchAuto && !slices.Contains(moe.Prefetches(), f.prefetch):
+	case f.prefetch != prefetchAuto && !slices.Contains(moe.PrefetchModes(), f.prefetch):
 		return s, usagef("--prefetch %q: want one of %s, %s", f.prefetch, prefetchAuto, strings.Join(moe.PrefetchNames(), ", "))
 	case c.Flags().Changed("prefetch-mb") && (f.prefetchMB < 1 || f.prefetchMB > maxMiB):
 		return s, usagef("--prefetch-mb %d: want 1 to %d", f.prefetchMB, maxMiB)

@@ -7,12 +7,7 @@ import (
 	"strconv"
 
 	"sluice/dump"
-)
-
-// The modes of a run's prefetch, as the preamble's key "prefetch" names them.
-const (
-	prefetchNextLayer = "next-layer" // what the next layer's router says of this layer's input: only the run knew, and recorded it
-	prefetchLastToken = "last-token" // what the next layer's router chose for the token before, in decode
+	"sluice/moe"
 )
 
 // aheadColumns are the places of the columns in which a run says what it read ahead (dump.TraceMeta.Ahead) among those that
@@ -60,17 +55,17 @@ func (b *rowBlock) readAhead(tr *dump.TraceReader, cols aheadColumns) error {
 // prefetch says what a layer call asks for ahead of the next layer's, as the engine's prefetcher does.
 type prefetch struct {
 	g        *geometry
-	mode     string // "": nothing, or nothing that can be replayed
-	max      int64  // bytes of the budget that one call may ask for; 0: the default, see bound
+	mode     moe.Prefetch // "": nothing, or nothing that can be replayed
+	max      int64        // bytes of the budget that one call may ask for; 0: the default of moe.PrefetchBound
 	last     [][]int32
-	recorded bool   // the trace has the columns
-	left     string // the run's mode, where the replay leaves it out on purpose
-	why      string // the run read ahead, and this is why the replay cannot
+	recorded bool         // the trace has the columns
+	left     moe.Prefetch // the run's mode, where the replay leaves it out on purpose
+	why      string       // the run read ahead, and this is why the replay cannot
 }
 
 // newPrefetch reads ahead as the run did, or, onDemand, nothing.
 func newPrefetch(g *geometry, m *dump.TraceMeta, cols aheadColumns, onDemand bool) (*prefetch, error) {
-	a := &prefetch{g: g, mode: extra(m, "prefetch"), last: make([][]int32, len(g.size)), recorded: cols.there()}
+	a := &prefetch{g: g, mode: moe.Prefetch(extra(m, "prefetch")), last: make([][]int32, len(g.size)), recorded: cols.there()}
 	if s := extra(m, "prefetch_bytes"); s != "" {
 		var err error
 		if a.max, err = strconv.ParseInt(s, 10, 64); err != nil || a.max < 0 {
@@ -80,10 +75,10 @@ func newPrefetch(g *geometry, m *dump.TraceMeta, cols aheadColumns, onDemand boo
 	switch {
 	case onDemand:
 		a.mode, a.left = "", a.mode
-	case a.mode == "", a.mode == prefetchLastToken:
-	case a.mode == prefetchNextLayer:
+	case a.mode == "", a.mode == moe.PrefetchLastToken:
+	case a.mode == moe.PrefetchNextLayer: // only the run knew what it asked for, and recorded it
 		if !cols.there() {
-			a.mode, a.why = "", fmt.Sprintf("what prefetch %s asked for is not in the trace (no column %s): the release that recorded it did not say", prefetchNextLayer, dump.AheadColumn)
+			a.mode, a.why = "", fmt.Sprintf("what prefetch %s asked for is not in the trace (no column %s): the release that recorded it did not say", moe.PrefetchNextLayer, dump.AheadColumn)
 		}
 	default:
 		a.mode, a.why = "", fmt.Sprintf("prefetch %.20q is not known", a.mode)
@@ -96,12 +91,12 @@ func newPrefetch(g *geometry, m *dump.TraceMeta, cols aheadColumns, onDemand boo
 func (a *prefetch) asks(c *layerCall) (layer int, experts []int32) {
 	next := c.layer + 1
 	switch a.mode {
-	case prefetchLastToken:
+	case moe.PrefetchLastToken:
 		a.last[c.layer] = append(a.last[c.layer][:0], c.last...)
 		if next %= len(a.g.size); c.phase == dump.Decode && a.g.size[next] > 0 {
 			return next, a.last[next]
 		}
-	case prefetchNextLayer:
+	case moe.PrefetchNextLayer:
 		if next < len(a.g.size) && a.g.size[next] > 0 {
 			return next, c.ahead
 		}
@@ -111,8 +106,5 @@ func (a *prefetch) asks(c *layerCall) (layer int, experts []int32) {
 
 // bound is how many bytes of the budget a call may ask for.
 func (a *prefetch) bound(layer, tokens int, budget int64) int64 {
-	if a.max > 0 {
-		return a.max
-	}
-	return min(a.g.slot[layer]*int64(tokens), budget/4)
+	return moe.PrefetchBound(a.max, a.g.slot[layer], budget, tokens)
 }

@@ -90,7 +90,7 @@ func newVerdicts(share float64, nExpert int) *verdicts {
 // row takes the known rows of one cell.
 func (v *verdicts) row(c *cell, miss, fall []bool) {
 	for i, e := range c.expert {
-		miss[i] = v.resident[e] == 0
+		miss[i] = v.resident[e] == moe.Miss
 	}
 	n := len(c.expert)
 	moe.MarkRow(v.share, c.weight, miss[:n], fall[:n])
@@ -109,7 +109,7 @@ func (v *verdicts) row(c *cell, miss, fall []bool) {
 }
 
 // falls tells whether the call does without expert e.
-func (v *verdicts) falls(e int32) bool { return v.resident[e] == 0 && !v.needed[e] }
+func (v *verdicts) falls(e int32) bool { return v.resident[e] == moe.Miss && !v.needed[e] }
 
 func (v *verdicts) clear(e int32) { v.needed[e], v.rows[e], v.mass[e] = false, 0, 0 }
 
@@ -236,7 +236,7 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta,
 				}
 			}
 			d.runs = append(d.runs, runs)
-			d.sets = append(d.sets, Dynamic{Policy: p, BudgetBytes: b, SlotsKnown: g.slotsKnown, Prefetch: d.ahead.mode, NoPrefetch: d.ahead.left, Start: start})
+			d.sets = append(d.sets, Dynamic{Policy: p, BudgetBytes: b, SlotsKnown: g.slotsKnown, Prefetch: string(d.ahead.mode), NoPrefetch: string(d.ahead.left), Start: start})
 		}
 	}
 	return d, nil

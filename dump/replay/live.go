@@ -36,7 +36,7 @@ func newLive(r *CacheReport, g *geometry, m *dump.TraceMeta, cols aheadColumns, 
 	if l.ahead, err = newPrefetch(g, m, cols, conf.OnDemand); err != nil {
 		return nil, err
 	}
-	if r.Prefetch, r.NoPrefetch = l.ahead.mode, l.ahead.left; l.ahead.why != "" {
+	if r.Prefetch, r.NoPrefetch = string(l.ahead.mode), string(l.ahead.left); l.ahead.why != "" {
 		r.Notes = append(r.Notes, "nothing is read ahead here: "+l.ahead.why)
 	}
 	if start != nil {

@@ -81,7 +81,7 @@ func must(t testing.TB, err error) {
 // then it is asked behind the first of them.)
 func TestLivePredictsRuns(t *testing.T) {
 	budgets := []int64{300 << 10, 1 << 20, 2 << 20, 3 << 20, 4 << 20}
-	for _, prefetch := range moe.Prefetches() {
+	for _, prefetch := range moe.PrefetchModes() {
 		var first string
 		runs := make(map[string]store.Stats)
 		for _, policy := range store.Policies() {
@@ -133,7 +133,7 @@ func cacheOf(t *testing.T, path string, budgets []int64, policies []string) *rep
 
 // A dynamic replay of a run recorded with dropping reads and drops what the run did, row by row.
 func TestDynamicPredictsRuns(t *testing.T) {
-	for _, prefetch := range moe.Prefetches() {
+	for _, prefetch := range moe.PrefetchModes() {
 		for _, inPrefill := range []bool{false, true} {
 			for _, frac := range []float64{0, 0.5, 0.9} {
 				path, st, d := liveRun(t, "lru", 2<<20, moe.Drop{Frac: frac, Renorm: true}, inPrefill, prefetch)

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"sluice/dump"
+	"sluice/moe"
 )
 
 // Reproduction holds the replay of a run's own trace, with the run's cache, against what the run recorded: drops row by
@@ -136,7 +137,7 @@ func (p *reproducer) cell(c *cell) {
 	for i, e := range c.expert {
 		if p.resident != nil {
 			p.seen++
-			if missed := p.resident[e] == 0; missed == c.miss[i] {
+			if missed := p.resident[e] == moe.Miss; missed == c.miss[i] {
 				p.same++
 			} else if p.other == "" {
 				p.other = fmt.Sprintf("expert %d: a miss of the run: %t, of the replay: %t", e, c.miss[i], missed)

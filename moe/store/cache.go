@@ -3,6 +3,8 @@ package store
 import (
 	"fmt"
 	"math"
+
+	"sluice/moe"
 )
 
 // CacheLayer is one layer's share of a cache's geometry. Experts 0: a dense layer.
@@ -77,8 +79,8 @@ func (c *Cache) Locate(id int32) (layer, expert int) {
 	return layer, int(id - c.base[layer])
 }
 
-// Residency writes for each expert of the layer 0 when it is not resident, 2 when a prefetch made it resident and nobody
-// has demanded it since, 1 otherwise; len(dst) is the layer's number of experts.
+// Residency writes for each expert of the layer moe.Miss when it is not resident, moe.HitAhead when a prefetch made it
+// resident and nobody has demanded it since, moe.Hit otherwise; len(dst) is the layer's number of experts.
 func (c *Cache) Residency(layer int, dst []uint8) {
 	if len(dst) != c.layers[layer].Experts {
 		panicResidency(layer, len(dst), c.layers[layer].Experts)
@@ -86,9 +88,11 @@ func (c *Cache) Residency(layer int, dst []uint8) {
 	for e := range dst {
 		switch f := c.flags[c.base[layer]+int32(e)]; {
 		case f&flagAhead != 0:
-			dst[e] = 2
+			dst[e] = moe.HitAhead
+		case f&flagResident != 0:
+			dst[e] = moe.Hit
 		default:
-			dst[e] = f & flagResident
+			dst[e] = moe.Miss
 		}
 	}
 }

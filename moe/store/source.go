@@ -15,9 +15,9 @@ var errNoneLeft = errors.New("moe: next: every demanded expert has been handed o
 // when a read finishes: residency is a function of the sequence of Demand and Prefetch calls and of the configuration
 // alone. No method allocates unless it returns an error, but for Notes and Close.
 type Source interface {
-	// Residency writes for each expert of the layer 0 (would have to be read), 1 (resident) or 2 (resident by a prefetch,
-	// and not demanded since), as of before the call; an expert is resident from the Demand or Prefetch that named it.
-	// len(dst) is the layer's number of experts.
+	// Residency writes for each expert of the layer moe.Miss (would have to be read), moe.Hit (resident) or moe.HitAhead
+	// (resident by a prefetch, and not demanded since), as of before the call; an expert is resident from the Demand or
+	// Prefetch that named it. len(dst) is the layer's number of experts.
 	Residency(layer int, dst []uint8)
 
 	// Demand holds the first n >= 1 of the experts (ascending, distinct ids), the longest prefix that fits in the budget

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+
+	"sluice/moe"
 )
 
 // fixedSource serves experts that are all in memory and stay there: every demand is a hit.
@@ -30,7 +32,7 @@ func (s *fixedSource) Residency(layer int, dst []uint8) {
 		panicResidency(layer, len(dst), len(s.views[layer]))
 	}
 	for i := range dst {
-		dst[i] = 1
+		dst[i] = moe.Hit
 	}
 }
 
