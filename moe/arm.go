@@ -13,10 +13,10 @@ type Call struct {
 	Router *Router
 	Logits []float32 // T x NExpert; not changed
 
-	// Resident is the state before the call, NExpert: 0 miss, 1 hit, 2 hit by prefetch. nil: everything is resident.
+	// Resident is the state before the call, NExpert: Miss, Hit or HitAhead. nil: everything is resident.
 	Resident []uint8
-	Drop     *Drop // nil: dropping does not apply to this call
-	Exempt   []bool
+	Drop     *Drop  // nil: dropping does not apply to this call
+	Exempt   []bool // T: rows in which nothing may be dropped (a prompt's among decoded ones); nil: none
 
 	Sel   *Selection // nil: no tap is armed; else filled within its capacity (NewSelection)
 	Table *Table     // filled within its capacity (NewTable)
@@ -89,6 +89,8 @@ func (l limits) check(c *Call) error {
 		return fmt.Errorf("moe: layer %d: %d router logits, want %d x %d", c.Layer, len(c.Logits), c.T, r.NExpert)
 	case c.Resident != nil && len(c.Resident) != r.NExpert:
 		return fmt.Errorf("moe: layer %d: residency of %d experts, want %d", c.Layer, len(c.Resident), r.NExpert)
+	case c.Exempt != nil && len(c.Exempt) != c.T:
+		return fmt.Errorf("moe: layer %d: exemption of %d rows, want %d", c.Layer, len(c.Exempt), c.T)
 	case !c.Table.fits(r.NExpert, c.T*r.NUsed):
 		return fmt.Errorf("moe: layer %d: table has no room for %d slots of %d experts", c.Layer, c.T*r.NUsed, r.NExpert)
 	case c.Sel != nil && !c.Sel.fits(c.T*r.NUsed):

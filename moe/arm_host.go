@@ -55,7 +55,7 @@ func (h *hostArm) Route(c *Call) error {
 	}
 	applied := h.applied[:c.T*k]
 	if c.Drop != nil {
-		c.Drop.apply(sel, c.Resident, applied, h.miss[:k], h.needed[:n])
+		c.Drop.apply(sel, c.Resident, c.Exempt, applied, h.miss[:k], h.needed[:n])
 	} else {
 		copy(applied, sel.Weight)
 		clear(sel.Dropped)

@@ -61,13 +61,18 @@ func (a *tableArm) Route(c *Call) error {
 	if c.Sel != nil {
 		c.Sel.resize(c.T, r.NUsed)
 	}
-	// Where nothing may fall the bound is -Inf, which no weight is below.
-	bound, resident := float32(math.Inf(-1)), c.Resident
-	if c.Drop != nil && resident != nil {
+	// Where nothing may fall, in the call or in a row of it, the bound is -Inf, which no weight is below.
+	none := float32(math.Inf(-1))
+	bound := none
+	if c.Drop != nil && c.Resident != nil {
 		bound = c.Drop.Threshold(r.NUsed)
 	}
 	for t := range c.T {
-		if err := a.row(c, t, bound); err != nil {
+		b := bound
+		if c.Exempt != nil && c.Exempt[t] {
+			b = none
+		}
+		if err := a.row(c, t, b); err != nil {
 			return err
 		}
 	}
@@ -143,7 +148,7 @@ func (a *tableArm) row(c *Call, t int, bound float32) error {
 		e := rec[j].expert
 		ct := &a.experts[e]
 		ct.slots++
-		if j == top || !(rec[j].weight < bound) || c.Resident[e] != 0 {
+		if j == top || !(rec[j].weight < bound) || c.Resident[e] != Miss {
 			ct.wants++
 		}
 		if c.Sel != nil {

@@ -139,6 +139,8 @@ func TestRouteCallChecks(t *testing.T) {
 		{func(c *Call) { c.T = -1 }, "-1 rows"},
 		{func(c *Call) { c.Logits = c.Logits[1:] }, "15 router logits, want 2 x 8"},
 		{func(c *Call) { c.Resident = make([]uint8, 7) }, "residency of 7 experts, want 8"},
+		{func(c *Call) { c.Exempt = make([]bool, 1) }, "exemption of 1 rows, want 2"},
+		{func(c *Call) { c.Exempt = []bool{} }, "exemption of 0 rows, want 2"},
 		{func(c *Call) { c.Table = NewTable(8, 2, 1) }, "table has no room for 4 slots"},
 		{func(c *Call) { c.Table = NewTable(7, 2, 2) }, "table has no room for 4 slots of 8 experts"},
 		{func(c *Call) { c.Sel = NewSelection(2, 1) }, "selection has no room for 4 slots"},
@@ -231,7 +233,19 @@ func randomCall(rng *rand.Rand) (*Call, string) {
 			c.Drop.Frac = rng.Float64()
 		}
 	}
+	if rng.IntN(2) == 0 {
+		c.Exempt = randomExempt(rng, rows)
+	}
 	return c, fmt.Sprintf("%+v kind %d", r, kind)
+}
+
+// randomExempt exempts some rows, rarely none or all.
+func randomExempt(rng *rand.Rand, rows int) []bool {
+	exempt := make([]bool, rows)
+	for i, p := 0, rng.IntN(5); i < rows; i++ {
+		exempt[i] = rng.IntN(4) < p
+	}
+	return exempt
 }
 
 // result is what a Route left behind, with floats as bits.
@@ -293,9 +307,40 @@ func diffArms(t *testing.T, c *Call, what string) result {
 	a := arms(c.Router.NExpert, c.Router.NUsed, max(c.T, 1))
 	host := run(a[0], c)
 	if d := host.diff(run(a[1], c)); d != "" {
-		t.Fatalf("arms differ: %s\n%s\nlogits %v\nresident %v\ndrop %+v", d, what, c.Logits, c.Resident, c.Drop)
+		t.Fatalf("arms differ: %s\n%s\nlogits %v\nresident %v\nexempt %v\ndrop %+v", d, what, c.Logits, c.Resident, c.Exempt, c.Drop)
 	}
 	return host
+}
+
+// TestExemptEnds: with no row exempt the call is as without exemption, and with all of them as without dropping.
+func TestExemptEnds(t *testing.T) {
+	rng := rand.New(rand.NewPCG(17, 18))
+	drops := 0
+	for range 1000 {
+		c, what := randomCall(rng)
+		for i, a := range arms(c.Router.NExpert, c.Router.NUsed, max(c.T, 1)) {
+			drop := c.Drop
+			c.Exempt = nil
+			want := run(a, c)
+			drops += c.Dropped
+			c.Exempt = make([]bool, c.T)
+			if d := want.diff(run(a, c)); d != "" {
+				t.Fatalf("%s: none exempt: %s\n%s", a.Name(), d, what)
+			}
+			for i := range c.Exempt {
+				c.Exempt[i] = true
+			}
+			got := run(a, c)
+			c.Exempt, c.Drop = nil, nil
+			if d := run(a, c).diff(got); d != "" {
+				t.Fatalf("%s (%d): all exempt: %s\n%s", a.Name(), i, d, what)
+			}
+			c.Drop = drop
+		}
+	}
+	if drops < 500 {
+		t.Errorf("%d drops: the draw hardly exercises them", drops)
+	}
 }
 
 func TestArmsAgree(t *testing.T) {
@@ -349,7 +394,7 @@ func TestRouteAllocates(t *testing.T) {
 	for _, sel := range []*Selection{nil, NewSelection(4, 3)} {
 		for _, a := range arms(16, 4, 3) {
 			c := benchCall(16, 4, 3)
-			c.Sel = sel
+			c.Sel, c.Exempt = sel, []bool{false, true, false}
 			c.Router.Gating, c.Router.Bias, c.Router.NGroup, c.Router.NGroupUsed = GatingSigmoid, make([]float32, 16), 4, 2
 			if n := testing.AllocsPerRun(100, func() {
 				if err := a.Route(c); err != nil {

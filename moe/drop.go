@@ -12,9 +12,11 @@ import (
 // The rule, over the T rows of a call and their k = Router.NUsed slots, with the weights as routed:
 //
 //  1. Slot j of row t would fall if its expert is a miss (Resident 0), float64(w) < Frac*(1.0/k), and j is not the row's
-//     top-weighted slot, the first maximum of w in slot order. (With a selection bias that need not be slot 0.)
+//     top-weighted slot, the first maximum of w in slot order. (With a selection bias that need not be slot 0.) No slot of
+//     an exempt row (Call.Exempt) would: it needs all of its experts.
 //  2. An expert falls if it is a miss and every slot of the call that selected it would fall: while one row needs the
-//     read, the other rows have it for nothing. Slots of a fallen expert are dropped.
+//     read, the other rows have it for nothing. Slots of a fallen expert are dropped. So an expert that an exempt row
+//     selected never falls, in no row.
 //  3. With Renorm, a row that lost slots is rescaled to its mass before: before = sum of all its w, kept = sum of the
 //     surviving w, both in slot order in float32; if kept > 0, w becomes w * (before/kept).
 //
@@ -86,8 +88,8 @@ func MarkRow[W float32 | float64](share float64, weight []W, miss, fall []bool) 
 }
 
 // apply is the whole policy in plain steps: it sets s.Dropped and writes the weights as applied (T x K). resident: NExpert,
-// nil for everything resident. miss: K of scratch; needed: NExpert of scratch.
-func (d Drop) apply(s *Selection, resident []uint8, applied []float32, miss, needed []bool) {
+// nil for everything resident. exempt: T, nil for no exempt row. miss: K of scratch; needed: NExpert of scratch.
+func (d Drop) apply(s *Selection, resident []uint8, exempt []bool, applied []float32, miss, needed []bool) {
 	copy(applied, s.Weight)
 	clear(s.Dropped)
 	if resident == nil {
@@ -95,8 +97,11 @@ func (d Drop) apply(s *Selection, resident []uint8, applied []float32, miss, nee
 	}
 	share := d.Share(s.K)
 	for i := 0; i < len(s.Expert); i += s.K {
+		if exempt != nil && exempt[i/s.K] {
+			continue
+		}
 		for j, e := range s.Expert[i : i+s.K] {
-			miss[j] = resident[e] == 0
+			miss[j] = resident[e] == Miss
 		}
 		MarkRow(share, s.Weight[i:i+s.K], miss, s.Dropped[i:i+s.K])
 	}

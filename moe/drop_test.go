@@ -111,13 +111,38 @@ func TestDropBatch(t *testing.T) {
 				t.Errorf("%s, %d rows: dropped %v, want %v", a.Name(), rows, c.Sel.Dropped, want)
 			}
 		}
+		// An exempt row drops nothing, and keeps its experts in the other row too; that one falls elsewhere as before.
+		c := Call{T: 2, Router: &Router{NExpert: 4, NUsed: 2, Scale: 1}, Logits: slices.Concat(logs(0.05, 0.80, 0.10, 0.05), logs(0.04, 0.80, 0.01, 0.15)),
+			Resident: make([]uint8, 4), Exempt: []bool{true, false}, Drop: &Drop{Frac: 1, Renorm: true}, Sel: NewSelection(2, 2), Table: NewTable(4, 2, 2)}
+		for _, tt := range []struct{ exempt, want []bool }{
+			{nil, []bool{false, true, false, true}}, // slots: experts 1 2 and 1 3
+			{[]bool{true, false}, []bool{false, false, false, true}},
+			{[]bool{false, true}, []bool{false, true, false, false}},
+		} {
+			c.Exempt = tt.exempt
+			if err := a.Route(&c); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(c.Sel.Dropped, tt.want) {
+				t.Errorf("%s, exempt %v: dropped %v, want %v", a.Name(), tt.exempt, c.Sel.Dropped, tt.want)
+			}
+		}
+		// Both rows chose expert 2; the exempt one keeps it for both.
+		copy(c.Logits[4:], logs(0.04, 0.80, 0.15, 0.01))
+		c.Exempt = []bool{true, false}
+		if err := a.Route(&c); err != nil {
+			t.Fatal(err)
+		}
+		if c.Dropped != 0 {
+			t.Errorf("%s: an expert that an exempt row chose fell: dropped %v", a.Name(), c.Sel.Dropped)
+		}
 	}
 }
 
 // dropReference is the policy as the replay script of the recordings states it (miss, weight below frac times the uniform
-// share, not the cell's best), in float64 over rows of (expert, weight), with the batch rule and rescaling added. It knows
-// nothing of the package's code.
-func dropReference(frac float64, renorm bool, k int, expert []int32, weight []float32, resident []uint8) (dropped []bool, applied []float64) {
+// share, not the cell's best), in float64 over rows of (expert, weight), with the batch rule, exempt rows and rescaling
+// added. It knows nothing of the package's code.
+func dropReference(frac float64, renorm bool, k int, expert []int32, weight []float32, resident []uint8, exempt []bool) (dropped []bool, applied []float64) {
 	uniform := 1.0 / float64(k)
 	thr := uniform * frac
 	dropped = make([]bool, len(expert))
@@ -131,7 +156,7 @@ func dropReference(frac float64, renorm bool, k int, expert []int32, weight []fl
 		}
 		for i := row; i < row+k; i++ {
 			const miss = 0
-			if resident[expert[i]] == miss && i != best && float64(weight[i]) < thr {
+			if resident[expert[i]] == miss && i != best && float64(weight[i]) < thr && !(exempt != nil && exempt[row/k]) {
 				dropped[i] = true
 			} else {
 				keptBy[expert[i]] = true
@@ -178,14 +203,17 @@ func TestDropAgainstReference(t *testing.T) {
 		for i := range c.Resident {
 			c.Resident[i] = uint8(max(0, rng.IntN(5)-2))
 		}
+		if rng.IntN(2) == 0 {
+			c.Exempt = randomExempt(rng, rows)
+		}
 		for _, a := range arms(n, k, rows) {
 			if err := a.Route(&c); err != nil {
 				t.Fatal(err)
 			}
-			dropped, applied := dropReference(c.Drop.Frac, c.Drop.Renorm, k, c.Sel.Expert, c.Sel.Weight, c.Resident)
+			dropped, applied := dropReference(c.Drop.Frac, c.Drop.Renorm, k, c.Sel.Expert, c.Sel.Weight, c.Resident, c.Exempt)
 			if !slices.Equal(dropped, c.Sel.Dropped) {
-				t.Fatalf("%s: %+v %+v\nexperts %v\nweights %v\nresident %v\ndropped %v\nwant    %v", a.Name(), r, *c.Drop,
-					c.Sel.Expert, c.Sel.Weight, c.Resident, c.Sel.Dropped, dropped)
+				t.Fatalf("%s: %+v %+v\nexperts %v\nweights %v\nresident %v\nexempt %v\ndropped %v\nwant    %v", a.Name(), r, *c.Drop,
+					c.Sel.Expert, c.Sel.Weight, c.Resident, c.Exempt, c.Sel.Dropped, dropped)
 			}
 			checkTable(t, &c, applied)
 			total += c.Dropped
