@@ -64,13 +64,13 @@ func (p *prefetcher) init(f *Backend, T int) {
 }
 
 // prefetch asks for experts of the layer after il, the first one's after the last; the source has this
-// layer's in hand. n rows are in the call.
+// layer's in hand. n rows are in the call, or ask.
 func (f *Backend) prefetch(il, n int) error {
 	p := &f.ahead
 	next := (il + 1) % len(f.m.Layers)
 	switch p.mode {
 	case moe.PrefetchLastToken:
-		if p.lastTokens(il, next); len(p.ids) == 0 {
+		if n = p.lastTokens(il, next); n == 0 {
 			return nil
 		}
 	case moe.PrefetchNextLayer:
@@ -90,8 +90,8 @@ func (f *Backend) prefetch(il, n int) error {
 }
 
 // lastTokens notes what the last row of each sequence chose, and fills ids with what those of the sequences that decode
-// chose in the next layer the last time: in the order of the spans, each in slot order.
-func (p *prefetcher) lastTokens(il, next int) {
+// chose in the next layer the last time: in the order of the spans, each in slot order. decoding is how many do.
+func (p *prefetcher) lastTokens(il, next int) (decoding int) {
 	f, k := p.f, p.f.cfg.NExpertUsed
 	p.ids = p.ids[:0]
 	for i := range f.p.Spans {
@@ -102,12 +102,14 @@ func (p *prefetcher) lastTokens(il, next int) {
 		if f.p.Rows[sp.From].Phase != moe.Decode {
 			continue
 		}
+		decoding++
 		for _, e := range last[next] {
 			if !slices.Contains(p.ids, e) {
 				p.ids = append(p.ids, e)
 			}
 		}
 	}
+	return decoding
 }
 
 // ask asks for the experts in ids, and notes for the taps what came of it.
