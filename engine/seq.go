@@ -60,16 +60,18 @@ func (s *Seq) Truncate(n int) (kept int) {
 	return kept
 }
 
-// Keep shortens the sequence to the longest prefix that ids also starts with and that its state can go back to, and returns
-// its length: the part of ids that needs no forward pass. At most len(ids)-1 tokens are kept, so that there is always one
+// Prefix is how many tokens the sequence and ids have in common at their beginning, at most len(ids)-1: there is always one
 // to compute logits from.
-func (s *Seq) Keep(ids []int32) int {
-	n := 0
+func (s *Seq) Prefix(ids []int32) (n int) {
 	for n < len(s.tokens) && n < len(ids)-1 && s.tokens[n] == ids[n] {
 		n++
 	}
-	return s.Truncate(n)
+	return n
 }
+
+// Keep shortens the sequence to what it has in common with ids as far as its state can go back, and returns its length: the
+// part of ids that needs no forward pass.
+func (s *Seq) Keep(ids []int32) int { return s.Truncate(s.Prefix(ids)) }
 
 // Snapshot is a point that a sequence can go back to where Truncate could not.
 type Snapshot struct {

@@ -46,7 +46,7 @@ func sameFile(a, b string) bool {
 // apart holds a session's recordings against the model, the saved cache that it begins with, and each other.
 func (s *setup) apart(t *taps) error {
 	var inputs []place
-	for _, f := range s.model.Layout.Files {
+	for _, f := range s.Layout.Files {
 		inputs = append(inputs, place{"the model", f.Path})
 	}
 	outputs := s.outputs
@@ -55,9 +55,9 @@ func (s *setup) apart(t *taps) error {
 	}
 	save := place{what: "--cache-save"}
 	if s.stream != nil {
-		outputs = append(outputs, place{"the log of the steps", s.stream.f.csv})
-		save.path = s.stream.f.save
-		if err := apart([]place{{"the cache state that is loaded", s.stream.f.load}}, outputs); err != nil {
+		outputs = append(outputs, place{"the log of the steps", s.stream.csv})
+		save.path = s.stream.save
+		if err := apart([]place{{"the cache state that is loaded", s.stream.load}}, outputs); err != nil {
 			return err
 		}
 	}

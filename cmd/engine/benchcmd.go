@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"sluice/bench/probe"
 	"sluice/dump/replay"
 	"sluice/engine"
+	"sluice/engine/launch"
 	"sluice/engine/machine"
 	"sluice/engine/model"
 	"sluice/kernels"
@@ -117,12 +117,6 @@ type benchVariant struct {
 	SessionJSON
 }
 
-// benchRun is an open variant.
-type benchRun struct {
-	session *engine.Session
-	plan    engine.SourcePlan
-}
-
 func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	if f.probeIO != "" {
 		return probeIO(c.Context(), io, f.probeIO, f.json)
@@ -148,12 +142,12 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 		return err
 	}
 	defer func() { err = s.close(err) }()
-	f.streamFlags.attach(c, s)
+	f.streamFlags.attach(s)
 	s.outputs = []place{{"--ops-csv", f.opsCSV}, {"--chrome-trace", f.chromeTrace}}
 	if variants, err = f.fewer(io, s, axes, variants); err != nil {
 		return err
 	}
-	limit := s.model.NCtxTrain
+	limit := s.NCtxTrain
 	if c.Flags().Changed("ctx-size") {
 		limit = f.ctx
 	}
@@ -174,7 +168,7 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	defer func() {
 		err = errors.Join(err, t.close(&io))
 		for _, r := range runs {
-			err = errors.Join(err, r.session.Close())
+			err = errors.Join(err, r.Close())
 		}
 	}()
 	if err != nil {
@@ -182,11 +176,10 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	}
 	subjects := make([]bench.Subject, len(runs))
 	for i, r := range runs {
-		procs := cmp.Or(variants[i].Threads, s.cpus.Threads()) + r.plan.Lanes + 2
-		subjects[i] = bench.Subject{Variant: variants[i], Session: r.session, Enter: func() { runtime.GOMAXPROCS(procs) }}
+		subjects[i] = bench.Subject{Variant: variants[i], Session: r.Session, Enter: func() { runtime.GOMAXPROCS(r.Procs) }}
 	}
 	bar := progress(io.err)
-	speeds, err := bench.MeasureSpeed(c.Context(), s.model, subjects, cfg, func(done, of int) { bar(done, of, "rounds") })
+	speeds, err := bench.MeasureSpeed(c.Context(), s.Model.Model, subjects, cfg, func(done, of int) { bar(done, of, "rounds") })
 	if err != nil {
 		return err
 	}
@@ -194,29 +187,29 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 		bench.SetWeightLost(speeds, weights)
 	}
 	bench.CompareTopK(speeds)
-	doc := benchJSON{Version: version, Commit: commit(), Machine: bench.CPUModel("/"), Model: s.name, Arch: s.model.Arch, ISA: kernels.ISA(),
+	doc := benchJSON{Version: version, Commit: commit(), Machine: bench.CPUModel("/"), Model: s.Name, Arch: s.Arch, ISA: kernels.ISA(),
 		Warnings: []string{}, Results: speeds}
 	if f.dev != nil {
 		doc.ISA = ""
 	}
 	for i, v := range variants {
-		for _, w := range bench.LoadWarnings(before, bench.ReadLoad("/"), s.cpus, v.Threads) {
+		for _, w := range bench.LoadWarnings(before, bench.ReadLoad("/"), s.CPUs, v.Threads) {
 			if !slices.Contains(doc.Warnings, w) {
 				doc.Warnings = append(doc.Warnings, w)
 				fmt.Fprintln(io.err, "warning:", w)
 			}
 		}
 		if len(variants) > 1 {
-			fmt.Fprintf(io.err, "%s: %s\n", v, runs[i].plan)
+			fmt.Fprintf(io.err, "%s: %s\n", v, runs[i].Plan)
 		}
-		printSession(io.err, runs[i].session, runs[i].plan)
+		printSession(io.err, runs[i])
 	}
 	if f.probe {
 		if doc.Probe, err = f.measureMachine(c, io, s, speeds); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(t.sel.Flush(), t.trace.Flush()); err != nil {
+	if err := t.flush(); err != nil {
 		return err
 	}
 	if err := f.print(io, &doc, variants, runs, t); err != nil {
@@ -226,7 +219,7 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 		return nil
 	}
 	for _, r := range runs {
-		err = errors.Join(err, r.session.Close())
+		err = errors.Join(err, r.Close())
 	}
 	if runs = nil; err != nil {
 		return err
@@ -349,12 +342,12 @@ func (f *benchFlags) fewer(io streams, s *setup, axes bench.Axes, variants []ben
 	if len(axes.Drop) < 2 || !s.drops || len(axes.NExpertUsed) > 0 {
 		return variants, nil
 	}
-	axes.NExpertUsed = bench.FewerExperts(s.model.NExpertUsed)
+	axes.NExpertUsed = bench.FewerExperts(s.NExpertUsed)
 	more, _ := axes.Variants()
-	need := int64(len(more)) * bench.SessionBytes(s.model, s.cache, engine.Config{Ctx: f.ctx, KV: f.kv})
-	if avail := s.cache.Available; len(axes.CacheMB) > 1 || avail > 0 && need > avail {
+	need := int64(len(more)) * bench.SessionBytes(s.Model.Model, s.Cache, engine.Config{Ctx: f.ctx, KV: f.kv})
+	if avail := s.Cache.Available; len(axes.CacheMB) > 1 || avail > 0 && need > avail {
 		fmt.Fprintf(io.err, "left out: fewer experts per token beside the thresholds: that makes %d settings at once; --n-expert-used %d,%d asks for one\n",
-			len(more), s.model.NExpertUsed, (s.model.NExpertUsed+1)/2)
+			len(more), s.NExpertUsed, (s.NExpertUsed+1)/2)
 		return variants, nil
 	}
 	return more, nil
@@ -378,11 +371,11 @@ func (f *benchFlags) slotWeights(c *cobra.Command, s *setup, variants []bench.Va
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	f.use(variants[0])
 	t := &taps{tracePath: filepath.Join(dir, "route.csv")}
-	ses, _, err := s.session(moe.Drop{}, false, most, t, true)
+	ses, err := s.session(c.Context(), moe.Drop{}, false, most, t, true)
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(bench.Feed(c.Context(), ses, s.model, cfg), t.close(nil), ses.Close())
+	err = errors.Join(bench.Feed(c.Context(), ses.Session, s.Model.Model, cfg), t.close(nil), ses.Close())
 	if err != nil {
 		return nil, err
 	}
@@ -398,23 +391,23 @@ func (f *benchFlags) slotWeights(c *cobra.Command, s *setup, variants []bench.Va
 }
 
 // open opens a session for each variant, all at once, and completes the variants' defaults.
-func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, t *taps) (runs []benchRun, err error) {
+func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, t *taps) (runs []*launch.Run, err error) {
 	caches := make([]engine.SourceConfig, len(variants))
 	var need int64
 	for i := range variants {
 		v := &variants[i]
 		if v.Threads == 0 && f.dev == nil {
-			v.Threads = s.cpus.Threads()
+			v.Threads = s.CPUs.Threads()
 		}
 		if v.NExpertUsed == 0 {
-			v.NExpertUsed = s.model.NExpertUsed
+			v.NExpertUsed = s.NExpertUsed
 		}
 		if caches[i], err = f.cache(c, s, *v, i); err != nil {
 			return nil, err
 		}
-		need += bench.SessionBytes(s.model, caches[i], engine.Config{Ctx: f.ctx, KV: f.kv})
+		need += bench.SessionBytes(s.Model.Model, caches[i], engine.Config{Ctx: f.ctx, KV: f.kv})
 	}
-	if avail := s.cache.Available; len(variants) > 1 && avail > 0 && need > avail {
+	if avail := s.Cache.Available; len(variants) > 1 && avail > 0 && need > avail {
 		return nil, usagef("%d settings at once need %d MiB for expert caches, copies and contexts, %d MiB are available: shorten a list, or try --dense mmap",
 			len(variants), need>>20, avail>>20)
 	}
@@ -422,18 +415,18 @@ func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, 
 	ahead := false
 	for i, v := range variants {
 		f.use(v)
-		s.cache = caches[i]
+		s.Cache = caches[i]
 		tap := t
 		if len(variants) > 1 {
 			tap = nil
 		}
-		ses, plan, err := s.session(moe.Drop{Frac: v.Drop, Renorm: !f.noRenorm}, f.inPrefill, f.nUsed, tap, i > 0)
+		ses, err := s.session(c.Context(), moe.Drop{Frac: v.Drop, Renorm: !f.noRenorm}, f.inPrefill, f.nUsed, tap, i > 0)
 		if err != nil {
 			return runs, err
 		}
-		runs = append(runs, benchRun{ses, plan})
-		variants[i].IOThreads = plan.Lanes
-		if plan.BudgetBytes > 0 && f.dev == nil {
+		runs = append(runs, ses)
+		variants[i].IOThreads = ses.Plan.Lanes
+		if ses.Plan.BudgetBytes > 0 && f.dev == nil {
 			variants[i].Prefetch = string(ses.Config().Prefetch)
 		}
 		ahead = ahead || ses.Config().Prefetch != moe.PrefetchOff
@@ -447,7 +440,7 @@ func (f *benchFlags) open(c *cobra.Command, s *setup, variants []bench.Variant, 
 // cache is the i-th variant's expert cache. The first one's was settled with the placement of the weights.
 func (f *benchFlags) cache(c *cobra.Command, s *setup, v bench.Variant, i int) (engine.SourceConfig, error) {
 	if i == 0 {
-		return s.cache, nil
+		return s.Cache, nil
 	}
 	f.use(v)
 	cache := engine.SourceConfig{}
@@ -459,10 +452,10 @@ func (f *benchFlags) cache(c *cobra.Command, s *setup, v bench.Variant, i int) (
 		if v.IOThreads == 0 {
 			cache.Lanes = 0
 		}
-	} else if f.dense == engine.DenseAnon || s.cache.IO == "resident" {
+	} else if f.dense == engine.DenseAnon || s.Cache.IO == "resident" {
 		cache.IO = "resident"
 	}
-	cache.Available, cache.Reserved = s.cache.Available, s.cache.Reserved
+	cache.Available, cache.Reserved = s.Cache.Available, s.Cache.Reserved
 	return cache, nil
 }
 
@@ -479,12 +472,12 @@ func (f *benchFlags) measureMachine(c *cobra.Command, io streams, s *setup, spee
 	}
 	used := f.nUsed
 	if used == 0 {
-		used = s.model.NExpertUsed
+		used = s.NExpertUsed
 	}
-	return p, bench.SetLimits(speeds, s.model, used, p)
+	return p, bench.SetLimits(speeds, s.Model.Model, used, p)
 }
 
-func (f *benchFlags) print(io streams, doc *benchJSON, variants []bench.Variant, runs []benchRun, t *taps) error {
+func (f *benchFlags) print(io streams, doc *benchJSON, variants []bench.Variant, runs []*launch.Run, t *taps) error {
 	facts := bench.Facts{Version: doc.Version, Commit: doc.Commit, Machine: doc.Machine, Model: doc.Model, Arch: doc.Arch, ISA: doc.ISA,
 		Flags: strings.Join(os.Args[1:], " "), Warnings: doc.Warnings}
 	if f.dev != nil {
@@ -499,12 +492,12 @@ func (f *benchFlags) print(io streams, doc *benchJSON, variants []bench.Variant,
 		return bench.WriteTable(io.out, doc.Results)
 	}
 	if len(runs) == 1 {
-		r := sessionReport(runs[0].session, runs[0].plan, t)
+		r := sessionReport(runs[0], t)
 		doc.Threads, doc.Arm = variants[0].Threads, variants[0].Arm
 		doc.SessionJSON = &r
 	} else {
 		for i, r := range runs {
-			doc.Variants = append(doc.Variants, benchVariant{variants[i], sessionReport(r.session, r.plan, nil)})
+			doc.Variants = append(doc.Variants, benchVariant{variants[i], sessionReport(r, nil)})
 		}
 	}
 	return printJSON(io.out, doc)
@@ -514,7 +507,7 @@ func (f *benchFlags) print(io streams, doc *benchJSON, variants []bench.Variant,
 func (f *benchFlags) record(c *cobra.Command, io streams, s *setup, v bench.Variant, cfg bench.SpeedConfig) (err error) {
 	s.stream = nil // its logs belong to the timed run
 	rc := bench.RecordConfig{Depth: cfg.Depth[0], Seed: cfg.Seed, OpsCSV: f.opsCSV, ChromeTrace: f.chromeTrace,
-		Facts: map[string]string{"version": version, "commit": commit(), "model": s.name, "machine": bench.CPUModel("/"), "isa": kernels.ISA(), "flags": strings.Join(os.Args[1:], " ")}}
+		Facts: map[string]string{"version": version, "commit": commit(), "model": s.Name, "machine": bench.CPUModel("/"), "isa": kernels.ISA(), "flags": strings.Join(os.Args[1:], " ")}}
 	if f.dev != nil {
 		delete(rc.Facts, "isa")
 		rc.Facts["device"] = f.dev.Name()
@@ -526,20 +519,20 @@ func (f *benchFlags) record(c *cobra.Command, io streams, s *setup, v bench.Vari
 		rc.Decode = cfg.TG[0]
 	}
 	if f.ctx == 0 || f.ctx < rc.Depth+rc.Prompt+rc.Decode+1 {
-		f.ctx = min(s.model.NCtxTrain, rc.Depth+rc.Prompt+rc.Decode+1)
+		f.ctx = min(s.NCtxTrain, rc.Depth+rc.Prompt+rc.Decode+1)
 	}
 	if over := rc.Depth + rc.Prompt + rc.Decode - f.ctx; over > 0 { // each test fits, not one after the other
 		rc.Prompt = max(0, rc.Prompt-over)
 		rc.Decode = min(rc.Decode, f.ctx-rc.Depth-rc.Prompt)
 	}
 	f.use(v)
-	s.rec = rc.NewRecorder(s.model, f.batch)
-	ses, _, err := s.session(moe.Drop{Frac: v.Drop, Renorm: !f.noRenorm}, f.inPrefill, f.nUsed, nil, true)
+	s.rec = rc.NewRecorder(s.Model.Model, f.batch)
+	ses, err := s.session(c.Context(), moe.Drop{Frac: v.Drop, Renorm: !f.noRenorm}, f.inPrefill, f.nUsed, nil, true)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, ses.Close()) }()
-	notes, err := bench.RecordRun(c.Context(), ses, s.rec, s.model, rc)
+	notes, err := bench.RecordRun(c.Context(), ses.Session, s.rec, s.Model.Model, rc)
 	for _, n := range notes {
 		fmt.Fprintln(io.err, n)
 	}

@@ -29,20 +29,20 @@ const maxMessage = 1 << 20
 // chat keeps a conversation. Each turn renders the whole history with the model's template and
 // computes only what the KV cache does not hold already.
 func (g *generator) chat(ctx context.Context) error {
-	m := g.s.model
+	m := g.s.Model.Model
 	source, err := m.File.String("tokenizer.chat_template", "")
 	if err != nil {
 		return err
 	}
 	tmpl, err := chat.Parse(source)
 	if err != nil {
-		return fmt.Errorf("%s: %w", g.s.name, err)
+		return fmt.Errorf("%s: %w", g.s.Name, err)
 	}
 	var history []chat.Message
 	if g.f.system != "" {
 		history = append(history, chat.Message{Role: "system", Content: g.f.system})
 	}
-	doc := runJSON{Model: g.s.name, Arch: m.Arch, Turns: []turnJSON{}}
+	doc := runJSON{Model: g.s.Name, Arch: m.Arch, Turns: []turnJSON{}}
 	lines := bufio.NewScanner(g.io.in)
 	lines.Buffer(nil, maxMessage)
 	fmt.Fprintln(g.io.err, "chat: one line is one message, an empty line or the end of input ends it")
@@ -56,7 +56,11 @@ func (g *generator) chat(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		kept := g.ses.Keep(ids)
+		same := g.ses.Session.Seq().Prefix(ids)
+		kept := g.ses.Session.Keep(ids)
+		if kept < same {
+			fmt.Fprintf(g.io.err, "chat: %d tokens are computed again: the model's state goes back to %d of %d\n", same-kept, kept, same)
+		}
 		gen, text, err := g.generate(ctx, ids[kept:])
 		if err != nil {
 			return err
@@ -75,7 +79,7 @@ func (g *generator) chat(ctx context.Context) error {
 		if gen.Stop == engine.StopCancel {
 			return errInterrupted
 		}
-		g.ses.NextTurn()
+		g.ses.Session.NextTurn()
 	}
 	if err := lines.Err(); err != nil {
 		if errors.Is(err, bufio.ErrTooLong) {
@@ -83,7 +87,7 @@ func (g *generator) chat(ctx context.Context) error {
 		}
 		return err
 	}
-	printSession(g.io.err, g.ses, g.plan)
+	printSession(g.io.err, g.ses)
 	if g.f.json {
 		return g.finish(&doc)
 	}
@@ -92,7 +96,7 @@ func (g *generator) chat(ctx context.Context) error {
 
 // render applies the template. Text of messages never becomes a control token.
 func (g *generator) render(tmpl *chat.Template, history []chat.Message) ([]int32, error) {
-	tok := g.s.model.Tok
+	tok := g.s.Tok
 	text := func(id int32) string {
 		if id < 0 {
 			return ""
@@ -102,11 +106,11 @@ func (g *generator) render(tmpl *chat.Template, history []chat.Message) ([]int32
 	r, err := tmpl.Render(history, chat.RenderOptions{BOS: text(tok.BOS()), EOS: text(tok.EOS()), AddGenerationPrompt: true,
 		Now: time.Now(), Special: tok.ControlTexts()})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", g.s.name, err)
+		return nil, fmt.Errorf("%s: %w", g.s.Name, err)
 	}
 	ids := tok.Encode(r.Text, tokenizer.EncodeOptions{AddSpecial: !r.HasBOS, ParseSpecial: true, Protected: r.Protected})
 	if len(ids) == 0 {
-		return nil, fmt.Errorf("%s: the chat template gives an empty prompt", g.s.name)
+		return nil, fmt.Errorf("%s: the chat template gives an empty prompt", g.s.Name)
 	}
 	return ids, nil
 }

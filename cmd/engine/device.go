@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice/engine"
+	"sluice/engine/launch"
 	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
@@ -48,7 +49,7 @@ var cpuOnly = []struct {
 	{"acts", "the device quantises the activations of quantised weights", []string{"q8"}},
 	{"dense", "dense weights are in the device's memory", []string{"auto"}},
 	{"weights", "dense weights are in the device's memory", []string{"auto"}},
-	{"prefetch", "the device copies experts when they are demanded", []string{string(prefetchAuto), string(moe.PrefetchOff)}},
+	{"prefetch", "the device copies experts when they are demanded", []string{string(launch.PrefetchAuto), string(moe.PrefetchOff)}},
 	{"prefetch-mb", "the device copies experts when they are demanded", nil},
 	{"probe", "it measures this processor's memory", []string{"false"}},
 }

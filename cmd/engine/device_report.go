@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	"sluice/engine"
+	"sluice/engine/launch"
 )
 
 // deviceJSON counts experts; hits and misses are the device memory's alone.
@@ -21,7 +21,7 @@ type deviceJSON struct {
 }
 
 // deviceReport is nil for a session on this processor.
-func deviceReport(s *engine.Session) *deviceJSON {
+func deviceReport(s *launch.Run) *deviceJSON {
 	d, on := s.DeviceStats()
 	if !on {
 		return nil
@@ -30,7 +30,7 @@ func deviceReport(s *engine.Session) *deviceJSON {
 }
 
 // printDevice says the same in words.
-func printDevice(w io.Writer, s *engine.Session) {
+func printDevice(w io.Writer, s *launch.Run) {
 	d, on := s.DeviceStats()
 	switch {
 	case !on:
@@ -47,21 +47,13 @@ func printDevice(w io.Writer, s *engine.Session) {
 	fmt.Fprintln(w)
 }
 
-// idleCache says whether the host's cache, of budget bytes, is neither read through nor asked: the device has all experts,
-// and nothing is dropped or traced.
-func idleCache(s *engine.Session, budget int64) bool {
-	d, on := s.DeviceStats()
-	c := s.Config()
-	return on && d.Resident && budget > 0 && c.Drop.Frac == 0 && c.Trace == nil
-}
-
 // hostCacheNote says what the host's cache is for where the device has all experts; "" where nothing is to be said.
-func hostCacheNote(s *engine.Session, budget int64) string {
-	d, on := s.DeviceStats()
-	switch c := s.Config(); {
-	case !on || !d.Resident || budget == 0:
+func hostCacheNote(r *launch.Run) string {
+	d, on := r.DeviceStats()
+	switch c := r.Config(); {
+	case !on || !d.Resident || r.Plan.BudgetBytes == 0:
 		return ""
-	case idleCache(s, budget):
+	case r.IdleCache():
 		return "all experts are in its memory, so the host's cache (--cache-mb) is not used"
 	case c.Drop.Frac > 0:
 		return "--drop-cold-experts goes by the host's cache alone: it drops here too, though all experts are in the device's memory, where that saves nothing"

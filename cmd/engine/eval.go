@@ -115,8 +115,8 @@ func (f *evalFlags) run(c *cobra.Command, file string, io streams) (err error) {
 		return err
 	}
 	defer func() { err = s.close(err) }()
-	ids := s.model.Tok.Encode(string(text), tokenizer.EncodeOptions{})
-	doc := evalJSON{Model: s.name, Arch: s.model.Arch, File: file, Chunk: f.chunk}
+	ids := s.Tok.Encode(string(text), tokenizer.EncodeOptions{})
+	doc := evalJSON{Model: s.Name, Arch: s.Arch, File: file, Chunk: f.chunk}
 	for i, row := range rows {
 		r, err := f.measure(c, s, row, mode, ids, i > 0)
 		if err != nil {
@@ -182,21 +182,21 @@ func (f *evalFlags) plan(c *cobra.Command) ([]evalRow, engine.EvalMode, error) {
 
 func (f *evalFlags) measure(c *cobra.Command, s *setup, row evalRow, mode engine.EvalMode, ids []int32, quiet bool) (r evalRowJSON, err error) {
 	t := &taps{selPath: f.selDump, tracePath: f.trace}
-	ses, plan, err := s.session(moe.Drop{Frac: row.frac, Renorm: !f.noRenorm}, f.inPrefill, row.used, t, quiet)
+	ses, err := s.session(c.Context(), moe.Drop{Frac: row.frac, Renorm: !f.noRenorm}, f.inPrefill, row.used, t, quiet)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, t.close(&s.io), ses.Close()) }()
 	bar := progress(s.io.err)
-	p, err := ses.MeasurePerplexity(c.Context(), ids, f.chunk, mode, func(done, total int, p engine.Perplexity) {
+	p, err := ses.Session.MeasurePerplexity(c.Context(), ids, f.chunk, mode, func(done, total int, p engine.Perplexity) {
 		bar(done, total, fmt.Sprintf("perplexity %.4f", p.Value()))
 	})
 	if err != nil {
 		return r, memoryHint(err, true, true)
 	}
-	if err := errors.Join(t.sel.Flush(), t.trace.Flush()); err != nil {
+	if err := t.flush(); err != nil {
 		return r, err
 	}
 	return evalRowJSON{DropFrac: row.frac, NExpertUsed: ses.Config().NExpertUsed, Mode: string(mode), Tokens: p.Predictions,
-		NLL: p.Mean(), Perplexity: p.Value(), SessionJSON: sessionReport(ses, plan, t)}, nil
+		NLL: p.Mean(), Perplexity: p.Value(), SessionJSON: sessionReport(ses, t)}, nil
 }

@@ -46,7 +46,7 @@ func (f *evalFlags) runSweep(c *cobra.Command, file string, io streams) (err err
 		return err
 	}
 	defer func() { err = s.close(err) }()
-	k := s.model.NExpertUsed
+	k := s.NExpertUsed
 	if conf.Used == nil {
 		for n := range k {
 			conf.Used = append(conf.Used, n+1)
@@ -62,19 +62,19 @@ func (f *evalFlags) runSweep(c *cobra.Command, file string, io streams) (err err
 	var source engine.SourcePlan
 	first := true
 	openSession := func(frac float64, used int) (*engine.Session, error) {
-		ses, plan, err := s.session(moe.Drop{Frac: frac, Renorm: !f.noRenorm}, false, used, nil, !first)
+		ses, err := s.session(c.Context(), moe.Drop{Frac: frac, Renorm: !f.noRenorm}, false, used, nil, !first)
 		if err != nil {
 			return nil, err
 		}
-		if plan.BudgetBytes == 0 {
+		if ses.Plan.BudgetBytes == 0 {
 			return nil, errors.Join(usagef("--drop-sweep compares reads, and without an expert cache there are none: name one with --cache-mb"), ses.Close())
 		}
-		source, first = plan, false
-		return ses, nil
+		source, first = ses.Plan, false
+		return ses.Session, nil
 	}
-	ids := s.model.Tok.Encode(string(text), tokenizer.EncodeOptions{})
+	ids := s.Tok.Encode(string(text), tokenizer.EncodeOptions{})
 	bar := progress(io.err)
-	r, err := quality.Run(c.Context(), s.model, ids, openSession, conf, func(point, points, chunk, chunks int, p quality.Point) {
+	r, err := quality.Run(c.Context(), s.Model.Model, ids, openSession, conf, func(point, points, chunk, chunks int, p quality.Point) {
 		bar(point*chunks+chunk, points*chunks, fmt.Sprintf("drop %g, %d experts: perplexity %.4f", p.DropFrac, p.NExpertUsed, p.Perplexity))
 	})
 	if err != nil {
@@ -87,7 +87,7 @@ func (f *evalFlags) runSweep(c *cobra.Command, file string, io streams) (err err
 		fmt.Fprintln(io.err, "wrote", p)
 	}
 	if f.json {
-		return printJSON(io.out, evalSweepJSON{Model: s.name, File: file, CacheBytes: source.BudgetBytes, Policy: source.Policy, IO: source.IO,
+		return printJSON(io.out, evalSweepJSON{Model: s.Name, File: file, CacheBytes: source.BudgetBytes, Policy: source.Policy, IO: source.IO,
 			Renorm: !f.noRenorm, Report: r, Verdict: r.Verdict()})
 	}
 	return r.WriteText(io.out)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice/engine"
+	"sluice/engine/launch"
 	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
@@ -27,6 +28,7 @@ type modelFlags struct {
 	arm                                  model.Arm
 	kv                                   model.KV
 	threads, ctx, batch, nUsed           int
+	seqs                                 int // sequences at a time; 0: one
 }
 
 func (f *modelFlags) add(c *cobra.Command, manyUsed bool) {
@@ -102,12 +104,9 @@ type cacheFlags struct {
 	ceilMB         int64
 	lanes          int
 	force          bool
-	prefetch       moe.Prefetch // prefetchAuto, or one of moe.Prefetches
+	prefetch       moe.Prefetch // launch.PrefetchAuto, or one of moe.Prefetches
 	prefetchMB     int64
 }
-
-// prefetchAuto reads ahead where that was found to pay: see readAhead.
-const prefetchAuto moe.Prefetch = "auto"
 
 func (f *cacheFlags) add(c *cobra.Command) {
 	fs := c.Flags()
@@ -116,7 +115,7 @@ func (f *cacheFlags) add(c *cobra.Command) {
 	fs.StringVar(&f.policy, "cache-policy", "", "what the expert cache evicts by: "+strings.Join(store.Policies(), ", ")+" (default "+engine.DefaultPolicy+")")
 	fs.StringVar(&f.io, "io", "", "expert reads: direct (default) or buffered with a cache; mmap: no cache, experts in the file's mapping")
 	fs.IntVar(&f.lanes, "io-threads", 0, fmt.Sprintf("reader lanes of the expert cache (default %d)", engine.DefaultLanes))
-	fs.StringVar((*string)(&f.prefetch), "prefetch", string(prefetchAuto), "experts of the next layer to read ahead: off, next-layer (what its router says of this layer's input) or last-token (what it chose for the token before); auto: next-layer where the experts do not all fit in the cache and the command drops none")
+	fs.StringVar((*string)(&f.prefetch), "prefetch", string(launch.PrefetchAuto), "experts of the next layer to read ahead: off, next-layer (what its router says of this layer's input) or last-token (what it chose for the token before); auto: next-layer where the experts do not all fit in the cache and the command drops none")
 	fs.Int64Var(&f.prefetchMB, "prefetch-mb", 0, "read ahead at most this many MiB in one layer of one call (default: as many experts as the call has tokens, at most a quarter of the cache)")
 	fs.BoolVar(&f.force, "cache-force", false, "accept a cache smaller than one token's experts, or larger than the memory available")
 }
@@ -133,15 +132,15 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 		return s, usagef("--io-threads %d: want 1 or more", f.lanes)
 	}
 	switch {
-	case f.prefetch != prefetchAuto && !slices.Contains(moe.PrefetchModes(), f.prefetch):
-		return s, usagef("--prefetch %q: want one of %s, %s", f.prefetch, prefetchAuto, strings.Join(moe.PrefetchNames(), ", "))
+	case f.prefetch != launch.PrefetchAuto && !slices.Contains(moe.PrefetchModes(), f.prefetch):
+		return s, usagef("--prefetch %q: want one of %s, %s", f.prefetch, launch.PrefetchAuto, strings.Join(moe.PrefetchNames(), ", "))
 	case c.Flags().Changed("prefetch-mb") && (f.prefetchMB < 1 || f.prefetchMB > maxMiB):
 		return s, usagef("--prefetch-mb %d: want 1 to %d", f.prefetchMB, maxMiB)
 	case f.prefetchMB > 0 && f.prefetch == moe.PrefetchOff:
 		return s, usagef("--prefetch-mb %d has no effect with --prefetch off", f.prefetchMB)
 	case f.prefetchMB > 0 && f.mb == "0":
 		return s, usagef("--prefetch-mb %d: there are no reads with --cache-mb 0", f.prefetchMB)
-	case f.prefetch != prefetchAuto && f.prefetch != moe.PrefetchOff && f.mb == "0": // of a comparison: the first setting's
+	case f.prefetch != launch.PrefetchAuto && f.prefetch != moe.PrefetchOff && f.mb == "0": // of a comparison: the first setting's
 		return s, usagef("--prefetch %s: there are no reads with --cache-mb 0", f.prefetch)
 	}
 	if c.Flags().Changed("cache-ceil-mb") {
@@ -175,35 +174,6 @@ func (f *cacheFlags) config(c *cobra.Command) (engine.SourceConfig, error) {
 		}
 	}
 	return s, nil
-}
-
-// readAhead settles what a session with this plan reads ahead; why follows the mode in a message where auto chose it. drops:
-// some session of the command drops experts. Then none of them reads ahead, so that the threshold is all they differ in: what
-// is read ahead is not cold any more, and a threshold drops less for more bytes (docs/design/expert-cache.md has figures).
-// several: settings are compared, so that what is asked for need not have an effect in this one.
-func (f *cacheFlags) readAhead(plan engine.SourcePlan, drops, onDevice, several bool) (mode moe.Prefetch, why string, err error) {
-	mode = moe.PrefetchOff
-	switch {
-	case f.prefetch != prefetchAuto && several && plan.BudgetBytes == 0:
-	case f.prefetch != prefetchAuto:
-		return f.prefetch, "", nil
-	case plan.BudgetBytes == 0:
-		why = " (there is no expert cache)"
-	case onDevice:
-		why = " (the device copies experts when they are demanded)"
-	case drops:
-		why = " (with dropping: what is read ahead would not be cold)"
-	case plan.BudgetBytes < plan.WorkingSet:
-		why = " (the cache does not hold one token's experts)"
-	case plan.Fit == plan.Experts:
-		why = " (all experts fit in the cache)"
-	default:
-		return moe.PrefetchNextLayer, " (not all experts fit in the cache)", nil
-	}
-	if f.prefetchMB > 0 && !several {
-		return mode, why, usagef("--prefetch-mb %d has no effect: --prefetch %s is %s here%s", f.prefetchMB, prefetchAuto, mode, why)
-	}
-	return mode, why, nil
 }
 
 // dropFlags are the cache-aware drop policy.

@@ -1,24 +1,16 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"sluice/dump"
-	"sluice/dump/replay"
 	"sluice/engine"
-	"sluice/engine/demo"
 	"sluice/engine/gguf"
-	"sluice/engine/machine"
+	"sluice/engine/launch"
 	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
@@ -26,31 +18,19 @@ import (
 
 // openModel opens the named file, or the built-in demo model when none is named.
 func (f *modelFlags) openModel() (*model.Model, string, error) {
-	if f.path != "" {
-		m, err := model.Open(f.path, model.OpenOptions{Pre: f.pre})
-		return m, filepath.Base(f.path), err
-	}
-	file, err := gguf.Parse(demo.Name, demo.Model())
-	if err != nil {
-		return nil, "", err
-	}
-	m, err := model.New(file, model.OpenOptions{Pre: f.pre})
-	return m, demo.Name, err
+	return launch.OpenModel(f.path, f.pre)
 }
 
 // setup is a model with what its sessions share.
 type setup struct {
+	*launch.Model
 	io      streams
-	model   *model.Model
-	name    string
-	cpus    machine.CPUs
 	flags   *modelFlags
-	cache   engine.SourceConfig
 	ahead   *cacheFlags     // what is read ahead
 	drops   bool            // a session of the command drops experts, not each need do so
 	several bool            // settings are compared: what one of them cannot have, another can
 	rec     *model.Recorder // of the next session; nil: none
-	stream  *stream         // of the next session; nil: none
+	stream  *streamFlags    // of the next session; nil: none
 	outputs []place         // that the command writes beside the session's
 	opened  int             // sessions so far
 	noted   []string        // lines that once printed
@@ -87,34 +67,33 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags, drops bo
 	if mf.dev != nil {
 		mf.dense = engine.DenseMmap // the device has copies of its own
 	}
-	s = &setup{io: io, model: m, name: name, cpus: machine.ReadCPUs("/"), flags: mf, cache: cache, ahead: cf, drops: drops}
-	mem, known := machine.ReadMemory("/")
-	if known { // 0 would be: not known
-		s.cache.Available, s.cache.Reserved = max(1, mem.Available), m.DenseBytes()+engine.KVBytes(m, engine.Config{Ctx: mf.ctx, KV: mf.kv})
-	}
-	place, err := engine.PlaceWeights(m, mf.dense, &s.cache)
+	l, err := launch.Place(m, name, launch.ModelOptions{Dense: mf.dense, Cache: cache, Ctx: mf.ctx, Seqs: mf.seqs, KV: mf.kv})
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
+	s = &setup{Model: l, io: io, flags: mf, ahead: cf, drops: drops}
 	if mf.threads == 0 {
-		mf.threads = s.cpus.Threads()
+		mf.threads = s.CPUs.Threads()
 	}
 	fmt.Fprintf(io.err, "model: %s (%s, %d layers, %d experts, %d used, %d MiB)\n", name, m.Arch, m.NLayer, m.NExpert, m.NExpertUsed,
 		(m.DenseBytes()+m.ExpertBytes())>>20)
+	for _, n := range m.Notes() {
+		fmt.Fprintln(io.err, "model:", n)
+	}
 	for _, n := range m.Tok.Notes() {
 		fmt.Fprintln(io.err, "tokenizer:", n)
 	}
-	if known {
-		fmt.Fprintf(io.err, "memory: %s available\n", mem)
+	if l.Known {
+		fmt.Fprintf(io.err, "memory: %s available\n", l.Memory)
 	}
 	if mf.dev == nil {
-		fmt.Fprintf(io.err, "weights: %s (%s)\n", place.Mode, place.Why)
+		fmt.Fprintf(io.err, "weights: %s (%s)\n", l.Placement.Mode, l.Placement.Why)
 	}
-	for _, n := range place.Notes {
+	for _, n := range l.Placement.Notes {
 		fmt.Fprintln(io.err, "weights:", n)
 	}
 	if mf.dev == nil {
-		fmt.Fprintf(io.err, "kernels: %s (processor has %s), %d threads of %s\n", kernels.ISA(), kernels.Features(), mf.threads, s.cpus)
+		fmt.Fprintf(io.err, "kernels: %s (processor has %s), %d threads of %s\n", kernels.ISA(), kernels.Features(), mf.threads, s.CPUs)
 	}
 	return s, nil
 }
@@ -123,106 +102,115 @@ func open(c *cobra.Command, io streams, mf *modelFlags, cf *cacheFlags, drops bo
 // and what went wrong may have come of it; a fault in the mapping says so itself.
 func (s *setup) close(err error) error {
 	var fault *gguf.FaultError
-	if changed := s.model.File.Changed(); changed != nil && !errors.As(err, &fault) {
+	if changed := s.File.Changed(); changed != nil && !errors.As(err, &fault) {
 		if errors.Is(err, context.Canceled) {
 			err = errInterrupted // which is all that is said of a run that was, but here
 		}
 		err = errors.Join(err, changed)
 	}
-	return errors.Join(err, s.flags.give(), s.model.Close())
+	return errors.Join(err, s.flags.give(), s.Model.Close())
 }
 
 // taps are the recordings of one session.
 type taps struct {
 	selPath, tracePath string
-	sel                *dump.SelWriter
-	trace              *dump.TraceWriter
-	stream             *stream // of the session, which is open until after close; nil: none
-	ses                *engine.Session
-	failed             bool // the run did: what the cache has come to is not saved
+	run                *launch.Run // nil until it is open
+	failed             bool        // the run did: what the cache has come to is not saved
 }
 
-// session opens one session. drop and nUsed vary between the rows of a comparison; quiet leaves out
-// the lines that would repeat.
-func (s *setup) session(drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, quiet bool) (*engine.Session, engine.SourcePlan, error) {
-	m, mf := s.model, s.flags
-	cfg := engine.Config{Ctx: mf.ctx, Batch: mf.batch, Threads: mf.threads, Arm: mf.arm, KV: mf.kv, NExpertUsed: nUsed,
-		ExactActs: mf.acts == "f32", Drop: drop, DropInPrefill: dropInPrefill, Recorder: s.rec}
+// session opens one session, or with several sequences an engine. drop and nUsed vary between the rows of a comparison;
+// quiet leaves out the lines that would repeat.
+func (s *setup) session(c context.Context, drop moe.Drop, dropInPrefill bool, nUsed int, t *taps, quiet bool) (*launch.Run, error) {
+	mf := s.flags
+	o := launch.Options{Cache: s.Cache, Device: mf.device, Version: version,
+		Config: engine.Config{Ctx: mf.ctx, Seqs: mf.seqs, Batch: mf.batch, Threads: mf.threads, Arm: mf.arm, KV: mf.kv, NExpertUsed: nUsed,
+			ExactActs: mf.acts == "f32", Drop: drop, DropInPrefill: dropInPrefill, Recorder: s.rec},
+		Ahead: launch.Ahead{Mode: s.ahead.prefetch, Bytes: s.ahead.prefetchMB << 20, Drops: s.drops, Several: s.several}}
 	if mf.dev != nil {
-		cfg.Device, cfg.Threads = mf.dev, 0
+		o.Config.Device, o.Config.Threads = mf.dev, 0
 	}
-	k := nUsed
-	if k == 0 {
-		k = m.NExpertUsed
-	}
-	if k > m.NExpert {
-		return nil, engine.SourcePlan{}, usagef("--n-expert-used %d: want 1..%d (the model's expert_count)", k, m.NExpert)
+	if nUsed > s.NExpert {
+		return nil, usagef("--n-expert-used %d: want 1..%d (the model's expert_count)", nUsed, s.NExpert)
 	}
 	if err := s.apart(t); err != nil {
-		return nil, engine.SourcePlan{}, err
+		return nil, err
 	}
-	cache := s.cache
 	if s.rec != nil {
-		cache.Observer = s.rec
-	}
-	src, plan, err := engine.OpenSource(m, cache, k)
-	if err != nil {
-		return nil, plan, err
-	}
-	// Workers that wait by spinning must not keep a reader lane from running: leave it room.
-	runtime.GOMAXPROCS(cmp.Or(mf.threads, s.cpus.Threads()) + plan.Lanes + 2)
-	cfg.Source = src
-	if drop.Frac > 0 && plan.BudgetBytes == 0 {
-		return nil, plan, errors.Join(usagef("--drop-cold-experts %v drops nothing without an expert cache: name one with --cache-mb", drop.Frac), src.Close())
-	}
-	var whyAhead string
-	if cfg.Prefetch, whyAhead, err = s.ahead.readAhead(plan, s.drops, mf.dev != nil, s.several); err != nil {
-		return nil, plan, errors.Join(err, src.Close())
-	}
-	if cfg.Prefetch != moe.PrefetchOff {
-		cfg.PrefetchBytes = s.ahead.prefetchMB << 20
+		o.Cache.Observer = s.rec
 	}
 	if t != nil {
-		if err := t.open(s, k, &cfg, plan); err != nil {
-			src.Close()
-			return nil, plan, err
-		}
-		cfg.SelDump, cfg.Trace = t.sel, t.trace
+		o.SelDump, o.Trace = t.selPath, t.tracePath
 	}
-	if err := s.stream.telemetry(s, &cfg, plan); err != nil {
-		return nil, plan, errors.Join(err, src.Close(), t.close(nil))
-	}
-	ses, err := engine.NewSession(m, cfg)
+	s.stream.options(s, &o)
+	r, err := s.Start(c, o)
 	if err != nil {
-		err = errors.Join(memoryHint(err, mf.cacheMB != "auto", s.opened > 0), src.Close(), s.stream.close(nil, nil), t.close(nil))
-		return nil, plan, err
+		return nil, s.explain(err, o)
 	}
 	s.opened++
+	if r.Sel != nil {
+		for _, n := range r.Sel.Notes() {
+			fmt.Fprintln(s.io.err, "selection dump:", n)
+		}
+	}
 	if !quiet {
-		full := ses.Config()
-		fmt.Fprintf(s.io.err, "session: %d tokens of context (%s, %.1f MiB), prompt chunk %d, %s arm, %d experts per token\n",
-			full.Ctx, full.KV, float64(ses.KVBytes())/(1<<20), full.Batch, full.Arm, full.NExpertUsed)
-		fmt.Fprintln(s.io.err, "experts:", plan)
-		for _, n := range plan.Notes {
-			fmt.Fprintln(s.io.err, "experts:", n)
-		}
-		for _, n := range ses.Notes() {
-			fmt.Fprintln(s.io.err, "device:", n)
-		}
+		s.describe(r)
 	}
-	if plan.BudgetBytes > 0 && mf.dev == nil && !(quiet && s.opened == 1) { // one that is quiet and the first is in no table
-		s.once("experts: read ahead: " + string(cfg.Prefetch) + whyAhead)
+	if r.Plan.BudgetBytes > 0 && mf.dev == nil && !(quiet && s.opened == 1) { // one that is quiet and the first is in no table
+		s.once("experts: read ahead: " + string(r.Config().Prefetch) + r.WhyAhead)
 	}
-	if n := hostCacheNote(ses, plan.BudgetBytes); n != "" {
+	if n := hostCacheNote(r); n != "" {
 		s.once("device: " + n)
 	}
-	if err := s.stream.start(s, ses, plan.BudgetBytes); err != nil {
-		return nil, plan, errors.Join(err, s.stream.close(nil, nil), t.close(nil), ses.Close())
+	if l := r.Loaded; l != nil {
+		left := ""
+		if l.Left > 0 {
+			left = fmt.Sprintf(", %d more do not fit", l.Left)
+		}
+		fmt.Fprintf(s.io.err, "cache: %s: %d experts loaded, %.1f MiB in %.3f s%s\n", o.CacheLoad, l.Experts, float64(l.Bytes)/(1<<20), l.Seconds, left)
 	}
 	if t != nil {
-		t.stream, t.ses = s.stream, ses
+		t.run = r
 	}
-	return ses, plan, nil
+	return r, nil
+}
+
+// explain turns what assembling a run refuses into the flags that asked for it.
+func (s *setup) explain(err error, o launch.Options) error {
+	var none *launch.NoEffectError
+	switch {
+	case errors.Is(err, launch.ErrNothingToDrop):
+		return usagef("--drop-cold-experts %v drops nothing without an expert cache: name one with --cache-mb", o.Config.Drop.Frac)
+	case errors.As(err, &none):
+		return usagef("--prefetch-mb %d has no effect: --prefetch %s is %s here%s", s.ahead.prefetchMB, launch.PrefetchAuto, none.Mode, none.Why)
+	case errors.Is(err, launch.ErrNoCacheState):
+		return usagef("--cache-save and --cache-load: all experts are in memory, there is no expert cache: name one with --cache-mb")
+	case errors.Is(err, launch.ErrIdleCache):
+		name, file := "cache-save", o.CacheSave
+		if file == "" {
+			name, file = "cache-load", o.CacheLoad
+		}
+		return usagef("--%s %s has no effect: the device has all experts and the host's cache is not used: leave it out, or give the device less with --device-cache-mb",
+			name, file)
+	}
+	return memoryHint(err, s.flags.cacheMB != "auto", s.opened > 0)
+}
+
+// describe prints what a session is.
+func (s *setup) describe(r *launch.Run) {
+	full := r.Config()
+	several := ""
+	if full.Seqs > 1 {
+		several = fmt.Sprintf("%d sequences of ", full.Seqs)
+	}
+	fmt.Fprintf(s.io.err, "session: %s%d tokens of context (%s, %.1f MiB), prompt chunk %d, %s arm, %d experts per token\n",
+		several, full.Ctx, full.KV, float64(engine.KVBytes(s.Model.Model, full))/(1<<20), full.Batch, full.Arm, full.NExpertUsed)
+	fmt.Fprintln(s.io.err, "experts:", r.Plan)
+	for _, n := range r.Plan.Notes {
+		fmt.Fprintln(s.io.err, "experts:", n)
+	}
+	for _, n := range r.Notes() {
+		fmt.Fprintln(s.io.err, "device:", n)
+	}
 }
 
 // once prints a line that the rows of a comparison may differ in, not again for each of them.
@@ -233,84 +221,32 @@ func (s *setup) once(line string) {
 	}
 }
 
-func (t *taps) open(s *setup, k int, cfg *engine.Config, plan engine.SourcePlan) (err error) {
-	m, drop := s.model, cfg.Drop
-	conf := map[string]string{
-		"arm":         string(s.flags.arm),
-		"threads":     strconv.Itoa(s.flags.threads),
-		"cache_bytes": strconv.FormatInt(plan.BudgetBytes, 10),
-		"io":          plan.IO,
-		"drop_frac":   strconv.FormatFloat(drop.Frac, 'g', -1, 64),
-		"drop_renorm": strconv.FormatBool(drop.Renorm),
-		"version":     version,
-		"device":      s.flags.device,
-
-		replay.DropInPrefillKey: strconv.FormatBool(cfg.DropInPrefill),
-		replay.TensorTableKey:   fmt.Sprintf("%x", m.Identity()),
+// flush brings the recordings' counts to what is on disk.
+func (t *taps) flush() error {
+	if t.run == nil {
+		return nil
 	}
-	if s.flags.dev != nil {
-		delete(conf, "threads") // of a team that there is not
-	}
-	if plan.Policy != "" {
-		conf["cache_policy"] = plan.Policy
-	}
-	if cfg.Prefetch != moe.PrefetchOff {
-		conf["prefetch"], conf["prefetch_bytes"] = string(cfg.Prefetch), strconv.FormatInt(cfg.PrefetchBytes, 10)
-	}
-	if plan.BudgetBytes > 0 {
-		if err := s.stream.facts(conf); err != nil {
-			return err
-		}
-	}
-	if t.selPath != "" {
-		t.sel, err = dump.OpenSel(t.selPath, dump.SelMeta{Model: s.name, Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: k, Config: conf})
-		if err != nil {
-			return err
-		}
-		for _, n := range t.sel.Notes() {
-			fmt.Fprintln(s.io.err, "selection dump:", n)
-		}
-	}
-	if t.tracePath != "" {
-		meta := dump.TraceMeta{Model: s.name, Arch: m.Arch, NLayer: m.NLayer, NExpert: m.NExpert, NUsed: k}
-		for il := range m.NLayer {
-			meta.Layers = append(meta.Layers, dump.TraceLayer{Layer: il, ExpertBytes: m.Layout.ExpertBytes(il), DenseBytes: m.LayerDenseBytes(il)})
-		}
-		var slots []string
-		for _, n := range m.SlotBytes() {
-			slots = append(slots, strconv.FormatInt(n, 10))
-		}
-		meta.Ahead = cfg.Prefetch != moe.PrefetchOff
-		if s.flags.dev != nil {
-			meta.Extra = append(meta.Extra, [2]string{replay.DeviceKey, conf["device"]})
-		}
-		meta.Extra = append(meta.Extra, [2]string{replay.SlotBytesKey, strings.Join(slots, ",")})
-		for _, key := range []string{"cache_bytes", "cache_policy", "drop_frac", "drop_renorm", replay.DropInPrefillKey, "prefetch", "prefetch_bytes",
-			"cache_load", replay.StateSumKey, replay.TensorTableKey} {
-			if v, ok := conf[key]; ok {
-				meta.Extra = append(meta.Extra, [2]string{key, v})
-			}
-		}
-		if t.trace, err = dump.CreateTrace(t.tracePath, meta); err != nil {
-			return errors.Join(err, t.sel.Close())
-		}
-	}
-	return nil
+	return t.run.Flush()
 }
 
 // close ends the recordings and prints their receipts (w nil: says nothing). An armed recording
-// that recorded nothing is said.
+// that recorded nothing is said. The engine stays open.
 func (t *taps) close(io *streams) error {
-	if t == nil {
+	if t == nil || t.run == nil {
 		return nil
 	}
-	ses := t.ses
-	if t.failed {
-		ses = nil
-	}
-	err := errors.Join(t.sel.Close(), t.trace.Close(), t.stream.close(io, ses))
+	r := t.run
+	saved, err := r.Finish(t.failed)
 	if io == nil {
 		return err
+	}
+	if save := r.Options().CacheSave; save != "" {
+		switch {
+		case t.failed:
+			fmt.Fprintf(io.err, "cache: not saved to %s: the run failed\n", save)
+		case saved >= 0:
+			fmt.Fprintf(io.err, "cache: %d experts saved to %s\n", saved, save)
+		}
 	}
 	receipt := func(what, path string, n uint64, unit string) {
 		if n == 0 {
@@ -319,11 +255,11 @@ func (t *taps) close(io *streams) error {
 		}
 		fmt.Fprintf(io.err, "%s: %s: %d %s\n", what, path, n, unit)
 	}
-	if t.sel != nil {
-		receipt("selection dump", t.selPath, t.sel.Records(), "records")
+	if r.Sel != nil {
+		receipt("selection dump", t.selPath, r.Sel.Records(), "records")
 	}
-	if t.trace != nil {
-		receipt("route trace", t.tracePath, t.trace.Rows(), "rows")
+	if r.Trace != nil {
+		receipt("route trace", t.tracePath, r.Trace.Rows(), "rows")
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"sluice/engine"
+	"sluice/engine/launch"
 	"sluice/moe"
 	"sluice/moe/store"
 )
@@ -82,7 +83,8 @@ type SessionJSON struct {
 	Device     *deviceJSON   `json:"device,omitempty"`
 }
 
-func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) SessionJSON {
+func sessionReport(s *launch.Run, t *taps) SessionJSON {
+	plan := s.Plan
 	s.Settle()
 	st, d := s.SourceStats(), s.Drops()
 	r := SessionJSON{
@@ -94,14 +96,14 @@ func sessionReport(s *engine.Session, plan engine.SourcePlan, t *taps) SessionJS
 		r.Prefetch = &prefetchJSON{Mode: string(c.Prefetch), MaxBytes: c.PrefetchBytes, Experts: st.Prefetched, Used: st.PrefetchUsed, Wasted: st.PrefetchWasted,
 			Bytes: st.PrefetchBytes, UsedBytes: st.PrefetchUsedBytes, WastedBytes: st.PrefetchWastedBytes}
 	}
-	if t != nil && t.sel != nil {
-		r.SelDump = &selDumpJSON{t.selPath, t.sel.Records()}
+	if t != nil && s.Sel != nil {
+		r.SelDump = &selDumpJSON{t.selPath, s.Sel.Records()}
 	}
-	if t != nil && t.trace != nil {
-		r.RouteTrace = &traceJSON{t.tracePath, t.trace.Rows()}
+	if t != nil && s.Trace != nil {
+		r.RouteTrace = &traceJSON{t.tracePath, s.Trace.Rows()}
 	}
-	if t != nil && t.stream != nil {
-		r.CacheLoad = t.stream.report()
+	if t != nil {
+		r.CacheLoad = loadReport(s)
 	}
 	r.Memory, r.Steps, r.Device = memoryReport(), stepsReport(s, st.BytesRead), deviceReport(s)
 	return r
@@ -115,7 +117,8 @@ func hitRate(s store.Stats) float64 {
 }
 
 // printSession says the same in words.
-func printSession(w io.Writer, s *engine.Session, plan engine.SourcePlan) {
+func printSession(w io.Writer, s *launch.Run) {
+	plan := s.Plan
 	s.Settle()
 	st, d := s.SourceStats(), s.Drops()
 	if plan.BudgetBytes > 0 {

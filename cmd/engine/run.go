@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice/engine"
+	"sluice/engine/launch"
 	"sluice/engine/tokenizer"
 	"sluice/moe"
 )
@@ -85,9 +86,9 @@ func (f *runFlags) run(c *cobra.Command, args []string, io streams) (err error) 
 	if err != nil {
 		return err
 	}
-	f.streamFlags.attach(c, s)
+	f.streamFlags.attach(s)
 	t := &taps{selPath: f.selDump, tracePath: f.trace}
-	ses, plan, err := s.session(moe.Drop{Frac: f.frac, Renorm: !f.noRenorm}, f.inPrefill, f.nUsed, t, false)
+	ses, err := s.session(c.Context(), moe.Drop{Frac: f.frac, Renorm: !f.noRenorm}, f.inPrefill, f.nUsed, t, false)
 	if err != nil {
 		return err
 	}
@@ -95,12 +96,12 @@ func (f *runFlags) run(c *cobra.Command, args []string, io streams) (err error) 
 		t.failed = err != nil && !errors.Is(err, errInterrupted)
 		err = errors.Join(err, t.close(&io), ses.Close())
 	}()
-	smp, err := engine.NewSampler(f.sampler, s.model.NVocab)
+	smp, err := engine.NewSampler(f.sampler, s.NVocab)
 	if err != nil {
 		return err
 	}
 	f.printSampling(c, io)
-	g := &generator{f: f, s: s, ses: ses, plan: plan, taps: t, smp: smp, io: io}
+	g := &generator{f: f, s: s, ses: ses, taps: t, smp: smp, io: io}
 	if f.chat {
 		return g.chat(c.Context())
 	}
@@ -179,7 +180,7 @@ func (f *runFlags) encode(s *setup) ([]int32, error) {
 		}
 		text, special = string(data), false
 	}
-	ids := s.model.Tok.Encode(text, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: special})
+	ids := s.Tok.Encode(text, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: special})
 	if len(ids) == 0 {
 		return nil, usagef("the prompt is empty: it has no tokens, and the model adds none")
 	}
@@ -205,8 +206,7 @@ type runJSON struct {
 type generator struct {
 	f    *runFlags
 	s    *setup
-	ses  *engine.Session
-	plan engine.SourcePlan
+	ses  *launch.Run
 	taps *taps
 	smp  *engine.Sampler
 	io   streams
@@ -214,7 +214,7 @@ type generator struct {
 
 // generate runs one prompt; text streams to standard output unless a document is wanted.
 func (g *generator) generate(ctx context.Context, prompt []int32) (engine.Generation, string, error) {
-	stream := g.s.model.Tok.NewStream()
+	stream := g.s.Tok.NewStream()
 	var text []byte
 	show := func(piece string) error {
 		text = append(text, piece...)
@@ -224,7 +224,7 @@ func (g *generator) generate(ctx context.Context, prompt []int32) (engine.Genera
 		_, err := fmt.Fprint(g.io.out, piece)
 		return err
 	}
-	gen, err := g.ses.Generate(ctx, prompt, g.smp, engine.GenerateConfig{MaxTokens: g.f.n, IgnoreEOS: g.f.ignoreEOS},
+	gen, err := g.ses.Session.Generate(ctx, prompt, g.smp, engine.GenerateConfig{MaxTokens: g.f.n, IgnoreEOS: g.f.ignoreEOS},
 		func(id int32) error { return show(stream.Next(id)) })
 	if e := show(stream.Flush()); err == nil {
 		err = e
@@ -241,7 +241,7 @@ func (g *generator) once(ctx context.Context, prompt []int32) error {
 		return err
 	}
 	g.speeds(gen)
-	printSession(g.io.err, g.ses, g.plan)
+	printSession(g.io.err, g.ses)
 	if g.f.json {
 		doc := g.document(gen, text, prompt)
 		if err := g.finish(&doc); err != nil {
@@ -255,16 +255,16 @@ func (g *generator) once(ctx context.Context, prompt []int32) error {
 }
 
 func (g *generator) document(gen engine.Generation, text string, prompt []int32) runJSON {
-	return runJSON{Model: g.s.name, Arch: g.s.model.Arch, PromptTokens: len(prompt), PromptIDs: prompt, Tokens: gen.Tokens, Text: text,
+	return runJSON{Model: g.s.Name, Arch: g.s.Arch, PromptTokens: len(prompt), PromptIDs: prompt, Tokens: gen.Tokens, Text: text,
 		Stop: string(gen.Stop), Prefill: clockOf(gen.Prefill), Decode: clockOf(gen.Decode)}
 }
 
 // finish flushes the recordings, so that the document's counts are what is on disk, and prints it.
 func (g *generator) finish(doc *runJSON) error {
-	if err := errors.Join(g.taps.sel.Flush(), g.taps.trace.Flush()); err != nil {
+	if err := g.taps.flush(); err != nil {
 		return err
 	}
-	doc.SessionJSON = sessionReport(g.ses, g.plan, g.taps)
+	doc.SessionJSON = sessionReport(g.ses, g.taps)
 	return printJSON(g.io.out, doc)
 }
 

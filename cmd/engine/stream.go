@@ -1,22 +1,17 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"sluice/dump/replay"
 	"sluice/engine"
+	"sluice/engine/launch"
 	"sluice/engine/machine"
-	"sluice/moe/store"
 )
 
 // streamFlags keep the expert cache from run to run, and log each step.
@@ -51,105 +46,23 @@ func (f *streamFlags) check(c *cobra.Command, cached bool) error {
 	return nil
 }
 
-// stream is what the flags come to for one session. The nil *stream does nothing.
-type stream struct {
-	f      *streamFlags
-	ctx    context.Context
-	log    *engine.StepLog
-	tel    *engine.Telemetry
-	loaded *store.Loaded
-}
-
 // attach makes the next session keep to the flags.
-func (f *streamFlags) attach(c *cobra.Command, s *setup) {
+func (f *streamFlags) attach(s *setup) {
 	if *f != (streamFlags{}) {
-		s.stream = &stream{f: f, ctx: c.Context()}
+		s.stream = f
 	}
 }
 
-// telemetry opens the logs of a session that is about to be opened; nil when none is asked for.
-func (t *stream) telemetry(s *setup, cfg *engine.Config, plan engine.SourcePlan) error {
-	if t == nil || !t.f.progress && t.f.csv == "" {
-		return nil
+// options adds what the flags ask for; nil: nothing.
+func (f *streamFlags) options(s *setup, o *launch.Options) {
+	if f == nil {
+		return
 	}
-	t.log = engine.NewStepLog()
-	if t.f.progress {
-		t.log.JSON(s.io.err)
+	o.CacheSave, o.CacheLoad = f.save, f.load
+	o.Steps, o.StepCSV = f.progress || f.csv != "", f.csv
+	if f.progress {
+		o.StepJSON = s.io.err
 	}
-	if t.f.csv != "" {
-		facts := [][2]string{{"version", version}, {"model", s.name}, {"arch", s.model.Arch}, {"arm", string(cfg.Arm)}, {"threads", strconv.Itoa(cfg.Threads)},
-			{"cache_bytes", strconv.FormatInt(plan.BudgetBytes, 10)}, {"cache_policy", plan.Policy}, {"io", plan.IO}, {"io_threads", strconv.Itoa(plan.Lanes)},
-			{"drop_frac", strconv.FormatFloat(cfg.Drop.Frac, 'g', -1, 64)}, {"drop_renorm", strconv.FormatBool(cfg.Drop.Renorm)}, {"cache_load", t.f.load}}
-		if err := t.log.CreateCSV(t.f.csv, facts); err != nil {
-			return err
-		}
-	}
-	t.tel = engine.NewTelemetry("/", t.log.Step)
-	cfg.Telemetry = t.tel
-	return nil
-}
-
-// start loads the cache of an open session.
-func (t *stream) start(s *setup, ses *engine.Session, budget int64) error {
-	if t == nil {
-		return nil
-	}
-	if budget == 0 && t.f.save+t.f.load != "" {
-		return usagef("--cache-save and --cache-load: all experts are in memory, there is no expert cache: name one with --cache-mb")
-	}
-	for _, x := range []struct{ name, file string }{{"cache-save", t.f.save}, {"cache-load", t.f.load}} {
-		if x.file != "" && idleCache(ses, budget) {
-			return usagef("--%s %s has no effect: the device has all experts and the host's cache is not used: leave it out, or give the device less with --device-cache-mb",
-				x.name, x.file)
-		}
-	}
-	if t.f.load == "" {
-		return nil
-	}
-	l, err := ses.LoadCache(t.ctx, t.f.load)
-	if err != nil {
-		return err
-	}
-	t.loaded = &l
-	left := ""
-	if l.Left > 0 {
-		left = fmt.Sprintf(", %d more do not fit", l.Left)
-	}
-	fmt.Fprintf(s.io.err, "cache: %s: %d experts loaded, %.1f MiB in %.3f s%s\n", t.f.load, l.Experts, float64(l.Bytes)/(1<<20), l.Seconds, left)
-	return nil
-}
-
-// facts adds what the cache starts with to the facts of a recording.
-func (t *stream) facts(conf map[string]string) error {
-	if t == nil || t.f.load == "" {
-		return nil
-	}
-	f, err := engine.ReadCacheState(t.f.load)
-	if err != nil {
-		return err
-	}
-	conf["cache_load"] = strings.Join(strings.Fields(filepath.Base(t.f.load)), "_")
-	conf[replay.StateSumKey] = fmt.Sprintf("%08x", f.Sum)
-	return nil
-}
-
-// close ends the logs and saves the cache of the session, nil if it was not opened.
-func (t *stream) close(io *streams, ses *engine.Session) error {
-	if t == nil {
-		return nil
-	}
-	err := errors.Join(t.log.Close(), t.tel.Close())
-	if ses == nil || t.f.save == "" {
-		if io != nil && t.f.save != "" {
-			fmt.Fprintf(io.err, "cache: not saved to %s: the run failed\n", t.f.save)
-		}
-		return err
-	}
-	n, e := ses.SaveCache(t.f.save)
-	if e == nil && io != nil {
-		fmt.Fprintf(io.err, "cache: %d experts saved to %s\n", n, t.f.save)
-	}
-	return errors.Join(err, e)
 }
 
 type loadJSON struct {
@@ -160,11 +73,11 @@ type loadJSON struct {
 	Seconds   float64 `json:"seconds"`
 }
 
-func (t *stream) report() *loadJSON {
-	if t.loaded == nil {
-		return nil
+func loadReport(r *launch.Run) *loadJSON {
+	if l := r.Loaded; l != nil {
+		return &loadJSON{r.Options().CacheLoad, l.Experts, l.Left, l.Bytes, l.Seconds}
 	}
-	return &loadJSON{t.f.load, t.loaded.Experts, t.loaded.Left, t.loaded.Bytes, t.loaded.Seconds}
+	return nil
 }
 
 type memoryJSON struct {
@@ -209,23 +122,21 @@ func stepSum(p engine.Step) stepSumJSON {
 	return stepSumJSON{p.Step, p.Wall.Seconds(), p.IOWait.Seconds(), p.Compute.Seconds(), p.Manage.Seconds(), p.Other.Seconds(), p.BytesRead, p.MajorFaults}
 }
 
-// stepsReport is of a session whose source has read read bytes.
-func stepsReport(s *engine.Session, read int64) *stepsJSON {
-	t := s.Config().Telemetry
-	if t == nil {
+// stepsReport is of a run whose source has read read bytes.
+func stepsReport(r *launch.Run, read int64) *stepsJSON {
+	prefill, decode, ok := r.Totals()
+	if !ok {
 		return nil
 	}
-	prefill, decode := t.Totals()
 	return &stepsJSON{stepSum(prefill), stepSum(decode), read - prefill.BytesRead - decode.BytesRead}
 }
 
 // printSteps says where the time of the steps went, on average.
-func printSteps(w io.Writer, s *engine.Session) {
-	t := s.Config().Telemetry
-	if t == nil {
+func printSteps(w io.Writer, r *launch.Run) {
+	prefill, decode, ok := r.Totals()
+	if !ok {
 		return
 	}
-	prefill, decode := t.Totals()
 	for _, p := range []struct {
 		phase, unit string
 		sum         engine.Step

@@ -65,8 +65,8 @@ type prefetch struct {
 
 // newPrefetch reads ahead as the run did, or, onDemand, nothing.
 func newPrefetch(g *geometry, m *dump.TraceMeta, cols aheadColumns, onDemand bool) (*prefetch, error) {
-	a := &prefetch{g: g, mode: moe.Prefetch(extra(m, "prefetch")), last: make([][]int32, len(g.size)), recorded: cols.there()}
-	if s := extra(m, "prefetch_bytes"); s != "" {
+	a := &prefetch{g: g, mode: moe.Prefetch(m.Fact(dump.FactPrefetch)), last: make([][]int32, len(g.size)), recorded: cols.there()}
+	if s := m.Fact(dump.FactPrefetchBytes); s != "" {
 		var err error
 		if a.max, err = strconv.ParseInt(s, 10, 64); err != nil || a.max < 0 {
 			return nil, fmt.Errorf("prefetch_bytes %.20q in the preamble: want 0 or more", s)

@@ -294,7 +294,7 @@ func (r *CacheReport) notes(g *geometry) {
 		}
 	}
 	if r.Order == OrderLive && !g.slotsKnown {
-		note("the preamble states no %s: experts are taken to need no padding, a run's cache holds somewhat fewer", SlotBytesKey)
+		note("the preamble states no %s: experts are taken to need no padding, a run's cache holds somewhat fewer", dump.FactSlotBytes)
 	}
 	if r.Torn != nil {
 		note("torn: the figures are of the %d whole rows before byte %d", r.Torn.Records, r.Torn.Offset)

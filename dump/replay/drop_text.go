@@ -3,6 +3,7 @@ package replay
 import (
 	"fmt"
 	"io"
+	"sluice/dump"
 	"strconv"
 	"strings"
 )
@@ -89,7 +90,7 @@ func (r *DropReport) recordedText(p *printer, label string, d *DropPhase) {
 func (s *Dynamic) text(p *printer) {
 	slots := "slots as the preamble states them"
 	if !s.SlotsKnown {
-		slots = "slots of expert_bytes: the preamble states no padding (" + SlotBytesKey + ")"
+		slots = "slots of expert_bytes: the preamble states no padding (" + dump.FactSlotBytes + ")"
 	}
 	p.f("\n[dynamic] the engine's cache runs while dropping: %s, %s, %s", s.Policy, mib(s.BudgetBytes), slots)
 	if s.Prefetch != "" {

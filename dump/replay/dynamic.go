@@ -160,7 +160,7 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta,
 		from = c.Against
 		d.inPre = d.inPre || from.Prefill.Dropped > 0
 	} else {
-		d.inPre = d.inPre || extra(m, DropInPrefillKey) == "true"
+		d.inPre = d.inPre || m.Fact(dump.FactDropInPrefill) == "true"
 	}
 	budgets, policies := c.Budgets, c.Policies
 	if len(budgets) == 0 && from.BudgetBytes > 0 {
@@ -213,7 +213,7 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta,
 	if d.ahead.why != "" {
 		rep.Notes = append(rep.Notes, "nothing is read ahead in the dynamic replay: "+d.ahead.why)
 	}
-	if d.notRep = notTheRun(g, m, d.ahead, c.Start); d.notRep == "" && c.InPrefill && extra(m, DropInPrefillKey) != "true" {
+	if d.notRep = notTheRun(g, m, d.ahead, c.Start); d.notRep == "" && c.InPrefill && m.Fact(dump.FactDropInPrefill) != "true" {
 		d.notRep = "the run did not drop in prompts, the replay does"
 	}
 	for _, p := range policies {

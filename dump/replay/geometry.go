@@ -78,13 +78,10 @@ func newGeometry(m *dump.TraceMeta) (*geometry, error) {
 	return g, g.readSlots(m)
 }
 
-// SlotBytesKey is the preamble key under which a run states what one expert of each layer takes of its cache: comma
-// separated bytes by layer, 0 for a dense one. Without it expert_bytes stand in.
-const SlotBytesKey = "slot_bytes"
-
+// readSlots reads what one expert of each layer takes of the run's cache. Without it expert_bytes stand in.
 func (g *geometry) readSlots(m *dump.TraceMeta) error {
 	g.slot = g.size
-	list := extra(m, SlotBytesKey)
+	list := m.Fact(dump.FactSlotBytes)
 	if list == "" {
 		return nil
 	}
@@ -95,11 +92,11 @@ func (g *geometry) readSlots(m *dump.TraceMeta) error {
 			continue
 		}
 		if i >= len(words) {
-			return fmt.Errorf("%s: %d layers in the preamble, want %d", SlotBytesKey, len(words), len(g.size))
+			return fmt.Errorf("%s: %d layers in the preamble, want %d", dump.FactSlotBytes, len(words), len(g.size))
 		}
 		n, err := strconv.ParseInt(words[i], 10, 64)
 		if err != nil || n < g.size[i] || n > g.size[i]+maxPadding {
-			return fmt.Errorf("%s: layer %d: %.20q, want its expert_bytes %d and some padding", SlotBytesKey, i, words[i], g.size[i])
+			return fmt.Errorf("%s: layer %d: %.20q, want its expert_bytes %d and some padding", dump.FactSlotBytes, i, words[i], g.size[i])
 		}
 		g.slot[i] = n
 	}
@@ -165,16 +162,6 @@ func (g *geometry) newLiveCache(policy string, budget int64, start *Start) (*liv
 		return nil, err
 	}
 	return &liveCache{Cache: c, g: g, budget: budget}, start.begin(c)
-}
-
-// extra is the value of a further preamble key, "" where there is none.
-func extra(m *dump.TraceMeta, key string) string {
-	for _, kv := range m.Extra {
-		if kv[0] == key {
-			return kv[1]
-		}
-	}
-	return ""
 }
 
 // sizeOf is the bytes of an id.

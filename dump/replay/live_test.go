@@ -38,9 +38,9 @@ func liveRun(t *testing.T, policy string, budget int64, drop moe.Drop, inPrefill
 		slots = append(slots, strconv.FormatInt(store.WorkingSet(&one, 1), 10))
 	}
 	meta.Ahead = prefetch != moe.PrefetchOff
-	meta.Extra = [][2]string{{replay.SlotBytesKey, strings.Join(slots, ",")}, {"cache_bytes", strconv.FormatInt(budget, 10)},
+	meta.Extra = [][2]string{{dump.FactSlotBytes, strings.Join(slots, ",")}, {"cache_bytes", strconv.FormatInt(budget, 10)},
 		{"cache_policy", policy}, {"drop_frac", strconv.FormatFloat(drop.Frac, 'g', -1, 64)},
-		{replay.DropInPrefillKey, strconv.FormatBool(inPrefill)}}
+		{dump.FactDropInPrefill, strconv.FormatBool(inPrefill)}}
 	if meta.Ahead {
 		meta.Extra = append(meta.Extra, [2]string{"prefetch", string(prefetch)}, [2]string{"prefetch_bytes", "0"})
 	}

@@ -69,11 +69,11 @@ type recorder struct {
 
 func newRecorder(g *geometry, m *dump.TraceMeta) *recorder {
 	r := &recorder{seen: make([]uint32, g.nExpert)}
-	r.rec.Policy, r.rec.Prefetch, r.rec.Load, r.rec.Device = extra(m, "cache_policy"), extra(m, "prefetch"), extra(m, "cache_load"), extra(m, DeviceKey)
-	if n, err := strconv.ParseInt(extra(m, "cache_bytes"), 10, 64); err == nil && n > 0 {
+	r.rec.Policy, r.rec.Prefetch, r.rec.Load, r.rec.Device = m.Fact(dump.FactCachePolicy), m.Fact(dump.FactPrefetch), m.Fact(dump.FactCacheLoad), m.Fact(dump.FactDevice)
+	if n, err := strconv.ParseInt(m.Fact(dump.FactCacheBytes), 10, 64); err == nil && n > 0 {
 		r.rec.BudgetBytes = n
 	}
-	if f, err := strconv.ParseFloat(extra(m, "drop_frac"), 64); err == nil && f >= 0 && f <= 1 {
+	if f, err := strconv.ParseFloat(m.Fact(dump.FactDropFrac), 64); err == nil && f >= 0 && f <= 1 {
 		r.rec.Frac, r.rec.FracKnown = f, true
 	}
 	return r

@@ -72,7 +72,7 @@ func (r *Reproduction) String() string {
 
 // heldByDevice says why the bytes of a run on a device are fewer than, or others than, those of its cache's misses.
 func heldByDevice(device string) string {
-	return fmt.Sprintf("%s=%s held experts of its own, which the run did not have to read", DeviceKey, device)
+	return fmt.Sprintf("%s=%s held experts of its own, which the run did not have to read", dump.FactDevice, device)
 }
 
 // errNotReproduced is what a failed Reproduction comes to.
@@ -115,7 +115,7 @@ type reproducer struct {
 
 func newReproducer(g *geometry, m *dump.TraceMeta, a *prefetch) *reproducer {
 	n := g.nExpert
-	device := extra(m, DeviceKey)
+	device := m.Fact(dump.FactDevice)
 	var resident []uint8
 	if device != "" {
 		resident = make([]uint8, n)

@@ -8,29 +8,21 @@ import (
 	"sluice/moe/store"
 )
 
-// Preamble keys that a replay of the run needs, beside SlotBytesKey.
-const (
-	TensorTableKey   = "tensor_table"    // hash of the model's tensor table, in hexadecimal: whose cache states belong to the run
-	StateSumKey      = "cache_load_sum"  // checksum of the cache state that the run began with, in hexadecimal
-	DropInPrefillKey = "drop_in_prefill" // true: prompts dropped too
-	DeviceKey        = "device"          // what computed, and held experts of its own; absent: the processor
-)
-
 // Start is a cache state for a replay to begin with, as the run did (engine run --cache-load).
 type Start struct {
 	Name  string // of the file, for messages
-	Model string // what TensorTableKey has of the model that it belongs to
-	Sum   string // its checksum, as StateSumKey has it
+	Model string // what dump.FactTensorTable has of the model that it belongs to
+	Sum   string // its checksum, as dump.FactStateSum has it
 	State store.CacheState
 }
 
 // check refuses the state of another model than the trace's. note says what could not be checked.
 func (s *Start) check(m *dump.TraceMeta) (note string, err error) {
-	switch table := extra(m, TensorTableKey); table {
+	switch table := m.Fact(dump.FactTensorTable); table {
 	case s.Model:
 		return "", nil
 	case "":
-		return fmt.Sprintf("the preamble states no %s: %s is taken to be a state of this model", TensorTableKey, s.Name), nil
+		return fmt.Sprintf("the preamble states no %s: %s is taken to be a state of this model", dump.FactTensorTable, s.Name), nil
 	default:
 		return "", fmt.Errorf("%s is the cache state of another model: its tensor table is %.16s..., the run's is %.16s...", s.Name, s.Model, table)
 	}
@@ -49,11 +41,11 @@ func (s *Start) begin(c *store.Cache) error {
 
 // notTheRun says why a replay with the run's own budget and policy would not do exactly what the run did; "" if it would.
 func notTheRun(g *geometry, m *dump.TraceMeta, a *prefetch, s *Start) string {
-	file, sum := extra(m, "cache_load"), extra(m, StateSumKey)
+	file, sum := m.Fact(dump.FactCacheLoad), m.Fact(dump.FactStateSum)
 	layers := slices.DeleteFunc(slices.Clone(g.size), func(n int64) bool { return n == 0 })
 	switch {
 	case !g.slotsKnown:
-		return "the preamble states no " + SlotBytesKey
+		return "the preamble states no " + dump.FactSlotBytes
 	case a.why != "":
 		return a.why
 	case a.left != "":
@@ -63,7 +55,7 @@ func notTheRun(g *geometry, m *dump.TraceMeta, a *prefetch, s *Start) string {
 	case file == "" && s != nil:
 		return fmt.Sprintf("the run began with an empty cache, the replay with %s", s.Name)
 	case s != nil && sum != s.Sum:
-		return fmt.Sprintf("the run began with another cache state (%s %.8s), %s has %s", StateSumKey, sum, s.Name, s.Sum)
+		return fmt.Sprintf("the run began with another cache state (%s %.8s), %s has %s", dump.FactStateSum, sum, s.Name, s.Sum)
 	case len(layers) == 1:
 		return "where a prompt's chunks begin cannot be seen with one layer"
 	}
