@@ -5,7 +5,7 @@ package kernels
 import "unsafe"
 
 // Products of many activation rows: 32 weight rows of a chunk are decoded once, into a tile that stays in L1, and then
-// multiplied by every activation row. The layouts are those of _gen/mul/layout.go.
+// multiplied by every activation row. The layouts are those of _gen/mul/layout.go; TestLayoutTile compares them by name.
 
 const (
 	tileLanes = 32 // weight rows of a tile: two vectors of AVX-512, four of AVX2
