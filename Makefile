@@ -13,7 +13,7 @@ export CUDA CUDA_HOME CUDA_ARCH
 # The rooms where goroutines share values. synth has one goroutine, and the race detector makes it ten times slower.
 RACE_PKGS = $(filter-out sluice/engine/synth,$(shell $(GO) list ./kernels/... ./moe/... ./dump/... ./engine/... ./bench/probe ./bench/sweep))
 
-.PHONY: all build test race noasm bench fuzz lint generate check-long cuda-emu cuda-test cuda-check clean
+.PHONY: all build test race noasm bench fuzz lint generate goldens check-long cuda-emu cuda-test cuda-check clean
 
 all: build
 
@@ -43,6 +43,10 @@ lint:
 
 generate:
 	@if grep -rq --include='*.go' '^//go:generate ' .; then $(GO) generate ./...; else echo "nothing to generate"; fi
+
+# Renews the golden files that our own tests write, in every package that has some. What other programs answered stays.
+goldens:
+	$(GO) test -count=1 $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n 1 dirname | sort -u) -update
 
 # bin/emu/libcuda.so.1: libcuda with the CPU for a device. It takes g++ alone.
 cuda-emu:

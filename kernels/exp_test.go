@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write testdata/exp.golden anew instead of comparing with it")
+var update = flag.Bool("update", false, "renew the golden files instead of comparing with them")
 
 // ulps returns how far got is from want, in units of the float32 spacing at want.
 func ulps(got float32, want float64) float64 {
@@ -125,7 +125,7 @@ func expGoldenInputs() []uint32 {
 
 func TestExpGolden(t *testing.T) {
 	path := filepath.Join("testdata", "exp.golden")
-	if *rewrite {
+	if *update {
 		var b strings.Builder
 		fmt.Fprintln(&b, "# Exp: bits of the argument, bits of the result. Pins the recipe in exp.go for every platform and twin.")
 		for _, x := range expGoldenInputs() {

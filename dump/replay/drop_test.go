@@ -2,6 +2,7 @@ package replay
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"sluice/dump/scripttest"
 	"sluice/moe/store"
 )
+
+var update = flag.Bool("update", false, "renew the golden files instead of comparing with them")
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -73,7 +76,7 @@ func TestDropGolden(t *testing.T) {
 		}
 		tail := "testdata/" + name + ".beyond.txt"
 		got = dropText(t, dropFile(t, "testdata/"+name+".route.csv", DropConfig{Budgets: []int64{4000 << 20}}))[len(want):]
-		if os.Getenv("SLUICE_REWRITE") != "" {
+		if *update {
 			must(t, os.WriteFile(tail, []byte(got), 0o644))
 		}
 		if want := readFile(t, tail); got != want {

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-var rewriteCache = flag.Bool("rewrite-cache", false, "rewrite testdata/cache from what the cache does")
+var update = flag.Bool("update", false, "renew the golden files instead of comparing with them")
 
 // TestCacheTraces replays recorded demands. A line of a trace is one of
 //
@@ -40,12 +40,12 @@ func TestCacheTraces(t *testing.T) {
 			var out strings.Builder
 			for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
 				got := replayLine(t, &c, line)
-				if got != line && !*rewriteCache {
+				if got != line && !*update {
 					t.Errorf("%s:%d:\ngot  %s\nwant %s", path, i+1, got, line)
 				}
 				fmt.Fprintln(&out, got)
 			}
-			if *rewriteCache {
+			if *update {
 				if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
 					t.Fatal(err)
 				}
