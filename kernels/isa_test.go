@@ -3,6 +3,7 @@ package kernels
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -91,15 +92,60 @@ func TestSetISA(t *testing.T) {
 	}
 }
 
-// TestISADetected wants the instruction set that the environment promises, so that a machine on which a path should be
-// tested cannot pass by skipping it.
+// TestISADetected wants the best instruction set that the environment promises (SLUICE_WANT_ISA) or, without that, the
+// system's own list, so that a machine on which a path should be tested cannot pass by skipping it.
 func TestISADetected(t *testing.T) {
 	want := os.Getenv("SLUICE_WANT_ISA")
 	if want == "" {
-		t.Skip("SLUICE_WANT_ISA is not set")
+		has, _ := promised()
+		want = append([]string{"generic"}, has...)[len(has)]
 	}
 	if ISA() != want {
 		t.Errorf("found %s, want %s; the processor has %s", ISA(), want, Features())
+	}
+}
+
+// TestISASources wants every test to take its instruction sets from isa_run_test.go, where none is passed over unseen.
+func TestISASources(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := regexp.MustCompile(`SetISA\([a-zA-Z]`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file != "isa_test.go" && file != "isa_run_test.go" && direct.Match(text) {
+			t.Errorf("%s switches the instruction set itself, want takeISA, onEachISA or isas", file)
+		}
+	}
+}
+
+// TestISAGate shows the gate one test that ran everywhere, one that did not, and a run of none.
+func TestISAGate(t *testing.T) {
+	all, half := map[string]bool{"avx2": true, "avx512": true}, map[string]bool{"avx2": true}
+	has := []string{"avx2", "avx512"}
+	for _, c := range []struct {
+		runs map[string]map[string]bool
+		has  []string
+		want string
+	}{
+		{map[string]map[string]bool{"TestA": all}, has, ""},
+		{map[string]map[string]bool{"TestA": half}, has[:1], ""},
+		{map[string]map[string]bool{"TestA": all, "FuzzB": half, "BenchmarkC": half}, has, "FuzzB did not run to its end on avx512"},
+		{nil, has, "no test ran on [avx2 avx512]"},
+		{nil, nil, ""},
+	} {
+		got := strings.Join(passedOver(c.runs, c.has), "\n")
+		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%v on %v: %q, want %q", c.runs, c.has, got, c.want)
+		}
+	}
+	report := isaReport(has[:1], map[string]string{"avx512": "the processor lacks avx512_vnni"})
+	if !strings.HasPrefix(report, "not tested here: avx512 (the processor lacks avx512_vnni): ") || !strings.Contains(report, "mul_vec512 ") || !strings.HasSuffix(report, "tested: generic avx2\n") {
+		t.Errorf("report %q", report)
 	}
 }
 

@@ -25,9 +25,9 @@ func BenchmarkMulRows(b *testing.B) {
 					}
 					name := fmt.Sprintf("type=%s/rows=%d/cols=%d/n=%d/isa=%s/mem=%s", strings.ToLower(typ.String()), rows, cols, n, isa, mem)
 					b.Run(name, func(b *testing.B) {
-						restore, err := SetISA(isa)
-						if err != nil {
-							b.Skip(err)
+						restore, ok := takeISA(b, isa)
+						if !ok {
+							b.SkipNow()
 						}
 						defer restore()
 						mats := []Mat{hot}

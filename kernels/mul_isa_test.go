@@ -7,20 +7,6 @@ import (
 	"testing"
 )
 
-// isas calls f as a subtest under every instruction set of this build that the processor has.
-func isas(t *testing.T, f func(t *testing.T)) {
-	for _, name := range []string{"generic", "avx2", "avx512"} {
-		t.Run("isa="+name, func(t *testing.T) {
-			restore, err := SetISA(name)
-			if err != nil {
-				t.Skip(err)
-			}
-			defer restore()
-			f(t)
-		})
-	}
-}
-
 // sameResults is sameBits with all NaN taken as one: which of two NaN operands a sum keeps is not part of the result.
 func sameResults(a, b []float32) bool {
 	if len(a) != len(b) {
@@ -242,12 +228,10 @@ func FuzzMulISA(f *testing.F) {
 		})
 		x := extremeActs(rng, typ.ActKind(), cols, 20)
 		for _, isa := range []string{"avx2", "avx512"} {
-			restore, err := SetISA(isa)
-			if err != nil {
-				continue
+			if restore, ok := takeISA(t, isa); ok {
+				compareISA(t, fmt.Sprintf("%v %dx%d isa=%s", typ, rows, cols, isa), rng, &w, x, 1+rng.IntN(20))
+				restore()
 			}
-			compareISA(t, fmt.Sprintf("%v %dx%d isa=%s", typ, rows, cols, isa), rng, &w, x, 1+rng.IntN(20))
-			restore()
 		}
 		check()
 	})

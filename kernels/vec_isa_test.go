@@ -11,47 +11,6 @@ import (
 // and then wants them from each of the others that this processor has. A NaN is equal to any other: which of two NaN
 // operands an addition passes on is the compiler's choice.
 
-// onEachISA runs f with every instruction set but the portable one, as a subtest.
-func onEachISA(t *testing.T, f func(t *testing.T)) {
-	t.Helper()
-	ran := 0
-	for _, name := range []string{"avx2", "avx512"} {
-		restore, err := SetISA(name)
-		if err != nil {
-			t.Logf("not run: %v", err)
-			continue
-		}
-		ran++
-		t.Run("isa="+name, f)
-		restore()
-	}
-	if ran == 0 {
-		t.Skip("portable Go is all that this processor or build has")
-	}
-}
-
-// onGeneric runs f on the portable path.
-func onGeneric(tb testing.TB, f func()) {
-	tb.Helper()
-	restore, err := SetISA("generic")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer restore()
-	f()
-}
-
-func benchEachISA(b *testing.B, name string, f func(b *testing.B)) {
-	for _, isa := range []string{"generic", "avx2", "avx512"} {
-		restore, err := SetISA(isa)
-		if err != nil {
-			continue
-		}
-		b.Run(name+"/isa="+isa, f)
-		restore()
-	}
-}
-
 func sameFloat(a, b float32) bool {
 	return math.Float32bits(a) == math.Float32bits(b) || a != a && b != b
 }
@@ -194,12 +153,10 @@ func FuzzFloatOps(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, n uint16, which uint8) {
 		ops := floatOps()
 		for _, name := range []string{"avx2", "avx512"} {
-			restore, err := SetISA(name)
-			if err != nil {
-				continue
+			if restore, ok := takeISA(t, name); ok {
+				checkFloatOp(t, ops[int(which)%len(ops)], rand.New(rand.NewPCG(seed, 1)), int(n%3000))
+				restore()
 			}
-			checkFloatOp(t, ops[int(which)%len(ops)], rand.New(rand.NewPCG(seed, 1)), int(n%3000))
-			restore()
 		}
 	})
 }
@@ -381,7 +338,7 @@ func FuzzSetRow(f *testing.F) {
 		x := make([]float32, (len(data)/4+kind.block()-1)/kind.block()*kind.block())
 		Dequantize(F32, x[:len(data)/4], data[:len(data)/4*4])
 		for _, name := range []string{"avx2", "avx512"} {
-			if restore, err := SetISA(name); err == nil {
+			if restore, ok := takeISA(t, name); ok {
 				checkSetRow(t, kind, x)
 				restore()
 			}
