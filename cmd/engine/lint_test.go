@@ -11,8 +11,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -21,7 +19,6 @@ import (
 
 const (
 	lintRoot     = "../.."
-	lintModule   = "sluice/"
 	lintMaxLines = 800
 )
 
@@ -88,59 +85,9 @@ func lintSources(t *testing.T) (*token.FileSet, []*lintFile) {
 	return fset, files
 }
 
-// lintRooms lists, for each room of the house, the rooms it may import besides itself.
-var lintRooms = map[string][]string{
-	"cmd":      {"bench", "engine", "cuda", "dump", "moe", "kernels"},
-	"bench":    {"engine", "dump", "moe", "kernels"},
-	"engine":   {"dump", "moe", "kernels"},
-	"cuda":     {"engine", "dump", "moe", "kernels"},
-	"moe":      {"kernels"},
-	"kernels":  {},
-	"internal": {},                 // narrow helpers: they know no room
-	"dump":     {"moe", "kernels"}, // its replays only; the formats are held apart below
-}
-
 // isTest reports whether a file is part of tests alone: by its name, or in a package that serves only tests.
 func isTest(name string) bool {
 	return strings.HasSuffix(name, "_test.go") || strings.HasSuffix(path.Dir(name), "test")
-}
-
-func TestLintImports(t *testing.T) {
-	_, files := lintSources(t)
-	for _, f := range files {
-		if f.test {
-			continue // a test may look at any room; the compiler still refuses a cycle
-		}
-		room, _, _ := strings.Cut(f.path, "/")
-		allowed, known := lintRooms[room]
-		if !known {
-			t.Errorf("%s: %q is no room of the house", f.path, room)
-			continue
-		}
-		for _, spec := range f.ast.Imports {
-			target, err := strconv.Unquote(spec.Path.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ours, ok := strings.CutPrefix(target, lintModule)
-			if !ok {
-				continue
-			}
-			if strings.HasSuffix(ours, "test") {
-				t.Errorf("%s imports %s: that is for tests", f.path, target)
-			}
-			to, _, _ := strings.Cut(ours, "/")
-			if to == "internal" {
-				continue // helpers that any room may have
-			}
-			if to != room && !slices.Contains(allowed, to) {
-				t.Errorf("%s imports %s: %s may import %v", f.path, target, room, allowed)
-			}
-			if f.dir() == "dump" {
-				t.Errorf("%s imports %s: the formats import nothing of ours", f.path, target)
-			}
-		}
-	}
 }
 
 func TestLintNoEnvironment(t *testing.T) {
