@@ -8,7 +8,8 @@
 // What a record cannot carry (model, expert count, run configuration) stands in a sidecar, PATH.meta.json (SelMeta).
 //
 // Route trace (# route_trace v1, TraceWriter and TraceReader): text, one line per routed expert with its weight, its
-// residency, the bytes its read cost and whether the drop policy dropped it, under a preamble of key=value lines.
+// residency, the bytes its read cost and whether the drop policy dropped it, under a preamble of key=value lines. A run of
+// several sequences says for each line whose it is (Row).
 //
 // Both formats are contracts with tools outside this module; docs/format describes them byte by byte. Both writers
 // buffer, write whole records only, and lose at most the last second to a kill -9; see sink for how. A writer that is

@@ -89,6 +89,7 @@ func (r *stepReader) Read(p []byte) (int, error) {
 func FuzzTraceReader(f *testing.F) {
 	f.Add([]byte(header9 + row9))
 	f.Add([]byte("# route_trace v1\n# model=a%20b n_expert=64 x=y\n# layer=1 expert_bytes=2\n" + traceHeader + "\n0,0,1,2,3,4,nan,0,0,1\n0,0,1,2"))
+	f.Add([]byte(traceHeader + seqsHeader + "\n0,0,1,2,3,4,nan,0,0,1,5,6\n0,0,1,2,3,4,.5,0,0,,5,6\r\n0,0,1,2,3,4,.5,0,0,1,5,61"))
 	f.Add([]byte("a," + header9 + "1," + strings.ReplaceAll(row9, "\n", "\r\n") + "#\n"))
 	for bit := range len(row9) * 8 {
 		b := []byte(header9 + row9)
@@ -106,7 +107,7 @@ func FuzzTraceReader(f *testing.F) {
 		m := tr.Meta()
 		for _, r := range rows {
 			if r.Turn < 0 || r.Phase>>1 != 0 || r.Step < 0 || uint(r.Layer) >= 65536 || uint(r.Slot) >= 65536 || uint(r.Expert) >= 65536 ||
-				uint(r.Residency) > 2 || r.ExpertBytes < 0 || r.Weight < 0 ||
+				uint(r.Residency) > 2 || r.ExpertBytes < 0 || r.Weight < 0 || r.Seq < 0 || r.Pass < 0 || !tr.Seqs() && (r.Seq != 0 || r.Pass != 0) ||
 				r.WeightUnknown != (math.IsNaN(r.Weight) || math.IsInf(r.Weight, 0)) || len(r.Extra) != len(tr.ExtraColumns()) {
 				t.Fatalf("%+v", r)
 			}

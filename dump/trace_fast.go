@@ -2,13 +2,13 @@ package dump
 
 import "bytes"
 
-// Recordings reach hundreds of megabytes, all of them with the columns in the order in which the format was defined. For
-// that order rows are taken straight from the reader's buffer. Whatever is not plain there (an error, a comment, a line
+// Recordings reach hundreds of megabytes, nearly all of them with the columns in the order in which the format was defined,
+// those of several sequences with two more behind. For that order rows are taken straight from the reader's buffer. Whatever is not plain there (an error, a comment, a line
 // over the buffer's end, digits beyond what a value needs) is left to the general path, which alone words errors.
 
-// standardOrder tells whether the columns are the nine or ten known ones in the writer's order.
+// standardOrder tells whether the columns are the nine, ten or twelve known ones in the writer's order.
 func standardOrder(kinds []uint8) bool {
-	if len(kinds) != colDropped && len(kinds) != colDropped+1 {
+	if len(kinds) != colDropped && len(kinds) != colDropped+1 && len(kinds) != colUnknown {
 		return false
 	}
 	for i, k := range kinds {
@@ -45,26 +45,35 @@ func (t *TraceReader) nextFast(row *TraceRow) bool {
 		i += n + 1
 	}
 	residency, i := oneCode(b, i)
-	end := byte(',')
-	if len(t.kinds) == colDropped {
-		end = '\n'
+	size, i := plainUint(b, i, t.end(colExpertBytes))
+	dropped, seq, pass := uint64(0), uint64(0), uint64(0)
+	if len(t.kinds) > colDropped {
+		dropped, i = plainUint(b, i, t.end(colDropped))
 	}
-	size, i := plainUint(b, i, end)
-	dropped := uint64(0)
-	if end == ',' {
-		dropped, i = plainUint(b, i, '\n')
+	if len(t.kinds) > colSeq {
+		seq, i = plainUint(b, i, ',')
+		pass, i = plainUint(b, i, '\n')
 	}
-	if i > len(b) || residency > HitPrefetch || dropped > 1 {
+	if i > len(b) || residency > HitPrefetch || dropped > 1 || seq > maxTraceInt || pass > maxPass {
 		return false
 	}
 	row.Turn, row.Phase, row.Step, row.Layer, row.Slot, row.Expert = int(turn), int(phase), int(step), int(layer), int(slot), int(expert)
 	row.Residency, row.ExpertBytes, row.Dropped, row.Extra = int(residency), int64(size), dropped == 1, t.extra
+	row.Seq, row.Pass = int(seq), int64(pass)
 	t.br.Discard(i)
 	t.off = t.next
 	t.next += int64(i)
 	t.line++
 	t.rows++
 	return true
+}
+
+// end is what stands behind the field of a column.
+func (t *TraceReader) end(col int) byte {
+	if col == len(t.kinds)-1 {
+		return '\n'
+	}
+	return ','
 }
 
 // notPlain is a position beyond every buffer: once reached, it is passed on to the end.

@@ -77,6 +77,7 @@ func TestTraceFastPath(t *testing.T) {
 func FuzzTraceFastPath(f *testing.F) {
 	f.Add([]byte(header9 + row9 + row9))
 	f.Add([]byte("# n_layer=4 n_expert=64\n" + traceHeader + "\n0,0,1,2,3,4,nan,0,0,1\n0,1,1,2,3,4,.5,0,0,\r\n0,1,1,2,3,4,5.,2,999999999999999999,0\r\n0,0,1,2"))
+	f.Add([]byte(traceHeader + seqsHeader + "\n0,0,1,2,3,4,.5,0,0,1,5,6\n0,0,1,2,3,4,.5,0,0,1,99999999999,6\n0,0,1,2,3,4,.5,0,0,1,5,6\r\n0,0,1,2,3,4,.5,0,0,1,5,6"))
 	f.Add([]byte(traceHeader + "\n0,0,1,2,3,4,1e-3,0,0,1\n\n#x=1\n0,0,1,2,3,4,0.1234567890123456,0,0,1\n0,0,1,2,3,4,-1,0,0,1\n"))
 	for bit := range len(row9) * 8 {
 		b := []byte(header9 + row9 + row9)

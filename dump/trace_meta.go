@@ -13,8 +13,9 @@ const (
 	traceMagic   = "# route_trace v1"
 	traceHeader  = "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes,dropped"
 	aheadHeader  = "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes," + AheadColumn + "," + AheadBytesColumn + ",dropped"
-	maxTraceLine = 64 << 10 // bytes of one line with its end
-	maxTraceID   = 1 << 16  // layers, slots and experts stay below: a reader's tables stay small
+	seqsHeader   = "," + SeqColumn + "," + PassColumn // behind either
+	maxTraceLine = 64 << 10                           // bytes of one line with its end
+	maxTraceID   = 1 << 16                            // layers, slots and experts stay below: a reader's tables stay small
 	maxTraceInt  = 1<<31 - 1
 	maxExtra     = 4096 // keys
 )
@@ -26,6 +27,12 @@ const (
 	AheadBytesColumn = "ahead_bytes" // what of them was read
 )
 
+// The columns of a run of several sequences (TraceMeta.Seqs), the last ones. A reader knows them where both are there.
+const (
+	SeqColumn  = "seq"  // the row's sequence, from 0
+	PassColumn = "pass" // the engine's forward pass, from 1: rows of one pass and layer are one layer call
+)
+
 // TraceMeta is the preamble of a route trace.
 type TraceMeta struct {
 	Model, Arch            string // general.name or file; general.architecture
@@ -33,6 +40,7 @@ type TraceMeta struct {
 	Layers                 []TraceLayer
 	Extra                  [][2]string // further key, value pairs in file order
 	Ahead                  bool        // the rows tell what was read ahead; of a trace that is read, see TraceReader.ExtraColumns
+	Seqs                   bool        // the rows tell sequence and pass; of a trace that is read, see TraceReader.Seqs
 }
 
 // TraceLayer is what one layer weighs.
@@ -95,10 +103,14 @@ func appendPreamble(b []byte, m *TraceMeta) ([]byte, error) {
 			return nil, fmt.Errorf("preamble line of %d bytes, at most %d: %.40q", len(line), maxTraceLine, line)
 		}
 	}
+	header := traceHeader
 	if m.Ahead {
-		return append(b, aheadHeader+"\n"...), nil
+		header = aheadHeader
 	}
-	return append(b, traceHeader+"\n"...), nil
+	if m.Seqs {
+		header += seqsHeader
+	}
+	return append(append(b, header...), '\n'), nil
 }
 
 // appendEscaped appends v so that it stays one token for a reader that splits lines at white space and tokens at '=':

@@ -20,11 +20,14 @@ type TraceRow struct {
 	Residency                              int     // Miss, Hit, HitPrefetch
 	ExpertBytes                            int64
 	Dropped                                bool
+	Seq                                    int      // sequence; 0 in a trace without columns for it (TraceReader.Seqs)
+	Pass                                   int64    // forward pass, from 1; likewise
 	Extra                                  [][]byte // fields of the columns that ExtraColumns names; the reader's memory
 }
 
 // What the reader knows columns by; the index is the kind of a field.
-var traceColumns = [...]string{"turn", "phase", "step", "layer", "slot", "expert", "weight", "residency", "expert_bytes", "dropped"}
+var traceColumns = [...]string{"turn", "phase", "step", "layer", "slot", "expert", "weight", "residency", "expert_bytes", "dropped",
+	SeqColumn, PassColumn}
 
 const (
 	colTurn = iota
@@ -37,6 +40,8 @@ const (
 	colResidency
 	colExpertBytes
 	colDropped
+	colSeq
+	colPass
 	colUnknown
 )
 
@@ -51,6 +56,7 @@ type TraceReader struct {
 	extra   [][]byte
 	list    int   // of AheadColumn among the unknown, -1: there is none
 	ahead   int   // of AheadBytesColumn, likewise
+	seqs    bool  // SeqColumn and PassColumn are there
 	plain   bool  // columns in the writer's order
 	line    int   // number of the line last read, from 1
 	off     int64 // where it begins
@@ -95,6 +101,9 @@ func (t *TraceReader) Meta() TraceMeta { return t.pre.meta }
 // Columns names all columns in file order; a trace recorded before dropping existed has no "dropped" among them.
 func (t *TraceReader) Columns() []string { return t.columns }
 
+// Seqs tells whether the rows say sequence and pass: the trace is of an engine that was opened for several sequences.
+func (t *TraceReader) Seqs() bool { return t.seqs }
+
 // ExtraColumns names the columns that this reader does not know, in file order.
 func (t *TraceReader) ExtraColumns() []string { return t.unknown }
 
@@ -121,13 +130,14 @@ func (t *TraceReader) header(line string) error {
 	t.columns = strings.Split(line, ",")
 	var missing []string
 	for k, name := range traceColumns {
-		if k != colDropped && !slices.Contains(t.columns, name) {
+		if k < colDropped && !slices.Contains(t.columns, name) {
 			missing = append(missing, name)
 		}
 	}
 	if missing != nil {
 		return fmt.Errorf("header %.60q lacks columns: %s", line, strings.Join(missing, ", "))
 	}
+	t.seqs = slices.Contains(t.columns, SeqColumn) && slices.Contains(t.columns, PassColumn)
 	names := make(map[string]bool)
 	for i, name := range t.columns {
 		if names[name] {
@@ -135,7 +145,7 @@ func (t *TraceReader) header(line string) error {
 		}
 		names[name] = true
 		k := slices.Index(traceColumns[:], name)
-		if k < 0 {
+		if k < 0 || k > colDropped && !t.seqs {
 			k = colUnknown
 			t.unknown = append(t.unknown, name)
 		}
@@ -150,8 +160,8 @@ func (t *TraceReader) header(line string) error {
 // Next fills row with the next row; row.Extra points into the reader's memory and is overwritten by the following
 // call. Next does not allocate, except for '#' lines. At the end it returns io.EOF. A field that is not what its
 // column holds, a row of another length than the header, an id that the preamble's n_layer or n_expert excludes, or a
-// line above 64 KiB is an error that names line and column. A last line without its end that is incomplete is
-// *TornError. Errors stay.
+// line above 64 KiB is an error that names line and column. A last line without its end that is incomplete, or that ends in
+// seq or pass, whose digits nothing bounds, is *TornError. Errors stay.
 func (t *TraceReader) Next(row *TraceRow) error {
 	if t.err != nil {
 		return t.err
@@ -227,8 +237,8 @@ func (t *TraceReader) parse(line []byte, whole bool, row *TraceRow) (torn bool, 
 			unknown++
 		} else {
 			msg = t.set(row, kind, field)
-			if msg == "" && kind == colDropped && len(field) == 0 && !whole && !ok {
-				msg = "empty at the end of the file"
+			if msg == "" && !whole && !ok {
+				msg = cutField(kind, field)
 			}
 		}
 		if msg != "" {
@@ -241,6 +251,17 @@ func (t *TraceReader) parse(line []byte, whole bool, row *TraceRow) (torn bool, 
 		}
 	}
 	return false, nil
+}
+
+// cutField says why a field at the end of a file that has no line end there is not to be trusted, "" if it is.
+func cutField(kind uint8, field []byte) string {
+	switch {
+	case kind == colDropped && len(field) == 0:
+		return "empty at the end of the file"
+	case kind == colSeq || kind == colPass: // of our writer, which ends its lines: the number may have had more digits
+		return "ends with the file, without a line end"
+	}
+	return ""
 }
 
 // set stores one field and returns what is wrong with it, "" for nothing.
@@ -261,6 +282,8 @@ func (t *TraceReader) set(row *TraceRow, kind uint8, field []byte) string {
 		limit = HitPrefetch
 	case colExpertBytes:
 		limit = math.MaxInt64
+	case colPass:
+		limit = maxPass
 	case colDropped:
 		limit = 1
 		if len(field) == 0 {
@@ -287,6 +310,10 @@ func (t *TraceReader) set(row *TraceRow, kind uint8, field []byte) string {
 		row.ExpertBytes = n
 	case colDropped:
 		row.Dropped = n == 1
+	case colSeq:
+		row.Seq = int(n)
+	case colPass:
+		row.Pass = n
 	}
 	return msg
 }

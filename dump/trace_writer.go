@@ -21,8 +21,16 @@ const (
 	Decode  = 1
 )
 
-// longer than any row: ten integers of at most 19 digits, a weight of at most 13 characters, separators; and what an
-// expert read ahead adds
+// Row says whose a row of a layer call is.
+type Row struct {
+	Seq   int32 // sequence, from 0
+	Turn  int32 // turn, from 0, counted over all sequences
+	Phase uint8 // Prefill or Decode
+	Step  int32 // absolute position of the token in its sequence
+}
+
+// longer than any row: eight integers of at most 10 digits, three byte counts and a pass of at most 19, a weight of at most
+// 13 characters, separators; and what an expert read ahead adds
 const (
 	maxTraceRow   = 256
 	maxTraceAhead = 6
@@ -36,6 +44,7 @@ type TraceWriter struct {
 	nLayer  int
 	nExpert int
 	ahead   bool     // see TraceMeta.Ahead
+	seqs    bool     // see TraceMeta.Seqs
 	first   []uint64 // by expert: number of the call whose first row of that expert was written last
 	call    uint64
 }
@@ -70,7 +79,7 @@ func CreateTrace(path string, meta TraceMeta) (*TraceWriter, error) {
 }
 
 func newTraceWriter(path string, f file, meta *TraceMeta) *TraceWriter {
-	w := &TraceWriter{nLayer: meta.NLayer, nExpert: meta.NExpert, ahead: meta.Ahead, first: make([]uint64, meta.NExpert)}
+	w := &TraceWriter{nLayer: meta.NLayer, nExpert: meta.NExpert, ahead: meta.Ahead, seqs: meta.Seqs, first: make([]uint64, meta.NExpert)}
 	w.sink.start(path, f, 0, wholeLines)
 	return w
 }
@@ -86,11 +95,18 @@ type TraceCall struct {
 	Turn, Phase int // turn of the session from 0; Prefill or Decode
 	Pos0        int // absolute position of the first token
 	Layer, T, K int
-	Expert      []int32   // T x K, token-major, slots in the router's order
-	Weight      []float32 // T x K as routed, before any drop; NaN and nil: unknown
-	Resident    []uint8   // by expert: Miss, Hit or HitPrefetch before the call; nil: all Hit
-	ReadBytes   []int64   // by expert: bytes read for this call, 0 for none; nil: none at all
-	Dropped     []bool    // T x K; nil: none
+
+	// Rows says for each of the T tokens whose it is, in place of Turn, Phase and Pos0; nil: one sequence, 0, whose tokens
+	// follow each other from Pos0. Tokens of several sequences need TraceMeta.Seqs. Pass: the engine's forward pass, from 1,
+	// written with TraceMeta.Seqs only.
+	Rows []Row
+	Pass int64
+
+	Expert    []int32   // T x K, token-major, slots in the router's order
+	Weight    []float32 // T x K as routed, before any drop; NaN and nil: unknown
+	Resident  []uint8   // by expert: Miss, Hit or HitPrefetch before the call; nil: all Hit
+	ReadBytes []int64   // by expert: bytes read for this call, 0 for none; nil: none at all
+	Dropped   []bool    // T x K; nil: none
 
 	// With TraceMeta.Ahead: the experts of the next layer (the first one's after the last) that the call asked for ahead of
 	// their demand, the most wanted first, and the bytes of those that had to be read.
@@ -98,9 +114,9 @@ type TraceCall struct {
 	AheadBytes int64
 }
 
-// Call appends one row per routed expert, token-major: step is Pos0 plus the token's index, and the bytes of an expert
-// stand on the call's first row with that expert, whichever token it is; what was asked for ahead stands on the first row
-// of all. What the format or the preamble cannot hold
+// Call appends one row per routed expert, token-major: step is Pos0 plus the token's index, or what Rows says, and the bytes
+// of an expert stand on the call's first row with that expert, whichever token it is, of whichever sequence; what was asked
+// for ahead stands on the first row of all. What the format or the preamble cannot hold
 // (negative numbers, ids not below n_layer and n_expert where those are stated, lengths that do not fit T x K, a
 // residency above 2) is an error, and then nothing of the call is recorded. After a write error every call returns that
 // error. A nil receiver returns nil at once. c is not kept; no allocation, except when experts appear whose ids are
@@ -149,10 +165,11 @@ func (w *TraceWriter) record(c *TraceCall) error {
 		if c.Dropped != nil && c.Dropped[i] {
 			dropped = '1'
 		}
+		who := c.row(i / c.K)
 		b := s.buf
-		b = append(strconv.AppendInt(b, int64(c.Turn), 10), ',')
-		b = append(strconv.AppendInt(b, int64(c.Phase), 10), ',')
-		b = append(strconv.AppendInt(b, int64(c.Pos0+i/c.K), 10), ',')
+		b = append(strconv.AppendInt(b, int64(who.Turn), 10), ',')
+		b = append(strconv.AppendInt(b, int64(who.Phase), 10), ',')
+		b = append(strconv.AppendInt(b, int64(who.Step), 10), ',')
 		b = append(strconv.AppendInt(b, int64(c.Layer), 10), ',')
 		b = append(strconv.AppendInt(b, int64(i%c.K), 10), ',')
 		b = append(strconv.AppendInt(b, int64(e), 10), ',')
@@ -162,10 +179,23 @@ func (w *TraceWriter) record(c *TraceCall) error {
 		if w.ahead {
 			b = appendAhead(b, c, i == 0)
 		}
-		s.buf = append(b, dropped, '\n')
+		b = append(b, dropped)
+		if w.seqs {
+			b = strconv.AppendInt(append(b, ','), int64(who.Seq), 10)
+			b = strconv.AppendInt(append(b, ','), c.Pass, 10)
+		}
+		s.buf = append(b, '\n')
 		s.records.Add(1)
 	}
 	return s.done(now)
+}
+
+// row is whose token t of the call is.
+func (c *TraceCall) row(t int) Row {
+	if c.Rows != nil {
+		return c.Rows[t]
+	}
+	return Row{Turn: int32(c.Turn), Phase: uint8(c.Phase), Step: int32(c.Pos0 + t)}
 }
 
 // appendAhead appends the two columns of what is read ahead; they are empty but on a call's first row.
@@ -197,9 +227,9 @@ func appendWeight(b []byte, w float32) []byte {
 func (w *TraceWriter) check(c *TraceCall) error {
 	n := len(c.Expert)
 	switch {
-	case c.Turn < 0 || c.Turn > maxTraceInt:
+	case c.Rows == nil && (c.Turn < 0 || c.Turn > maxTraceInt):
 		return fmt.Errorf("trace: turn %d outside 0..%d", c.Turn, maxTraceInt)
-	case c.Phase != Prefill && c.Phase != Decode:
+	case c.Rows == nil && c.Phase != Prefill && c.Phase != Decode:
 		return fmt.Errorf("trace: phase %d, want %d (prefill) or %d (decode)", c.Phase, Prefill, Decode)
 	case c.Layer < 0 || c.Layer >= limitOr(w.nLayer):
 		return fmt.Errorf("trace: layer %d, want 0..%d", c.Layer, limitOr(w.nLayer)-1)
@@ -208,12 +238,26 @@ func (w *TraceWriter) check(c *TraceCall) error {
 		return fmt.Errorf("trace: layer %d: ragged selection: %d experts for %d tokens of %d", c.Layer, n, c.T, c.K)
 	}
 	switch {
-	case c.Pos0 < 0 || c.Pos0 > maxTraceInt-c.T:
+	case c.Rows == nil && (c.Pos0 < 0 || c.Pos0 > maxTraceInt-c.T):
 		return fmt.Errorf("trace: layer %d: positions from %d outside 0..%d", c.Layer, c.Pos0, maxTraceInt)
 	case c.Weight != nil && len(c.Weight) != n:
 		return fmt.Errorf("trace: layer %d: %d weights for %d experts", c.Layer, len(c.Weight), n)
 	case c.Dropped != nil && len(c.Dropped) != n:
 		return fmt.Errorf("trace: layer %d: %d drop flags for %d experts", c.Layer, len(c.Dropped), n)
+	}
+	if c.Rows != nil && len(c.Rows) != c.T {
+		return fmt.Errorf("trace: layer %d: rows of %d tokens, want %d", c.Layer, len(c.Rows), c.T)
+	}
+	if w.seqs && (c.Pass < 1 || c.Pass > maxPass) {
+		return fmt.Errorf("trace: layer %d: pass %d, want 1..%d", c.Layer, c.Pass, int64(maxPass))
+	}
+	for t := range c.Rows {
+		if err := c.Rows[t].check(); err != nil {
+			return fmt.Errorf("trace: layer %d: token %d of %d: %w", c.Layer, t, c.T, err)
+		}
+		if first := c.Rows[0].Seq; !w.seqs && c.Rows[t].Seq != first {
+			return fmt.Errorf("trace: layer %d: rows of sequences %d and %d, but the trace was opened without a column for them", c.Layer, first, c.Rows[t].Seq)
+		}
 	}
 	limit := limitOr(w.nExpert)
 	switch {
@@ -235,7 +279,7 @@ func (w *TraceWriter) check(c *TraceCall) error {
 	}
 	for i, e := range c.Expert {
 		if e < 0 || int(e) >= limit {
-			return fmt.Errorf("trace: layer %d, position %d, slot %d: expert %d, want 0..%d", c.Layer, c.Pos0+i/c.K, i%c.K, e, limit-1)
+			return fmt.Errorf("trace: layer %d, position %d, slot %d: expert %d, want 0..%d", c.Layer, c.row(i/c.K).Step, i%c.K, e, limit-1)
 		}
 		if c.Resident != nil && c.Resident[e] > HitPrefetch {
 			return fmt.Errorf("trace: layer %d: expert %d: residency %d, want 0..%d", c.Layer, e, c.Resident[e], HitPrefetch)
@@ -244,8 +288,22 @@ func (w *TraceWriter) check(c *TraceCall) error {
 			return fmt.Errorf("trace: layer %d: expert %d: %d bytes read", c.Layer, e, c.ReadBytes[e])
 		}
 		if c.Weight != nil && c.Weight[i] < 0 {
-			return fmt.Errorf("trace: layer %d, position %d, slot %d: negative weight %g", c.Layer, c.Pos0+i/c.K, i%c.K, c.Weight[i])
+			return fmt.Errorf("trace: layer %d, position %d, slot %d: negative weight %g", c.Layer, c.row(i/c.K).Step, i%c.K, c.Weight[i])
 		}
+	}
+	return nil
+}
+
+// maxPass bounds the number of a pass, so that sums over it cannot overflow.
+const maxPass = 1<<53 - 1
+
+// check refuses what the formats cannot hold.
+func (r *Row) check() error {
+	switch {
+	case r.Seq < 0 || r.Turn < 0 || r.Step < 0:
+		return fmt.Errorf("sequence %d, turn %d, position %d: want 0..%d", r.Seq, r.Turn, r.Step, maxTraceInt)
+	case r.Phase > Decode:
+		return fmt.Errorf("phase %d, want %d (prefill) or %d (decode)", r.Phase, Prefill, Decode)
 	}
 	return nil
 }
