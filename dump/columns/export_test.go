@@ -174,6 +174,33 @@ func TestTraceUnknownColumns(t *testing.T) {
 	}
 }
 
+// Sequence and pass are numbers, behind the recording's other columns.
+func TestTraceSequences(t *testing.T) {
+	data := []byte("# route_trace v1\nturn,phase,step,layer,slot,expert,weight,residency,expert_bytes,ahead,ahead_bytes,dropped,seq,pass\n" +
+		"3,0,1,2,3,4,.5,1,0,7 8,9,1,11,1234567890123\n0,1,1,2,3,4,.5,1,0,,,0,0,1234567890124\n")
+	file, s := export(t, data)
+	got, err := parquet.Read[struct {
+		Seq     int64  `parquet:"seq"`
+		Pass    int64  `parquet:"pass"`
+		Dropped *bool  `parquet:"dropped"`
+		Ahead   string `parquet:"ahead"`
+	}](bytes.NewReader(file), int64(len(file)))
+	must(t, err)
+	if len(got) != 2 || s.Rows != 2 || got[0].Seq != 11 || got[0].Pass != 1234567890123 || !*got[0].Dropped || got[0].Ahead != "7 8" ||
+		got[1].Seq != 0 || got[1].Pass != 1234567890124 || *got[1].Dropped {
+		t.Errorf("%+v", got)
+	}
+	f, err := parquet.OpenFile(bytes.NewReader(file), int64(len(file)))
+	must(t, err)
+	var names []string
+	for _, c := range f.Schema().Columns() {
+		names = append(names, c[0])
+	}
+	if want := "turn phase step layer slot expert weight residency expert_bytes dropped seq pass ahead ahead_bytes"; strings.Join(names, " ") != want {
+		t.Errorf("columns %v, want %s", names, want)
+	}
+}
+
 func TestSmallerThanTheRecording(t *testing.T) {
 	for _, name := range []string{"clustered-288.sel.bin", "qwen-head.route.csv", "qwen-dropped-part.route.csv"} {
 		data := readFile(t, "testdata/"+name)

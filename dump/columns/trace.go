@@ -29,8 +29,9 @@ func (f fields) Fields() []parquet.Field {
 	return all
 }
 
-// traceSchema has the recording's columns and those that its reader does not know, as text.
-func traceSchema(extra []string) *parquet.Schema {
+// traceSchema has the recording's columns, seqs tells whether sequence and pass among them, and those that its reader does
+// not know, as text.
+func traceSchema(seqs bool, extra []string) *parquet.Schema {
 	f := fields{Group: parquet.Group{}}
 	add := func(name string, n parquet.Node) {
 		f.names = append(f.names, name)
@@ -48,6 +49,10 @@ func traceSchema(extra []string) *parquet.Schema {
 	add("residency", dict(parquet.Int(32)))
 	add("expert_bytes", dict(parquet.Int(64)))
 	add("dropped", parquet.Optional(parquet.Leaf(parquet.BooleanType)))
+	if seqs {
+		add(dump.SeqColumn, delta(parquet.Int(64)))
+		add(dump.PassColumn, delta(parquet.Int(64)))
+	}
 	for _, name := range extra {
 		add(name, dict(parquet.String()))
 	}
@@ -60,9 +65,9 @@ func (s *Summary) trace(ctx context.Context, w io.Writer, in io.Reader, facts Fa
 		return err
 	}
 	extra := r.ExtraColumns()
-	pw := parquet.NewGenericWriter[any](w, options(traceSchema(extra))...)
+	pw := parquet.NewGenericWriter[any](w, options(traceSchema(r.Seqs(), extra))...)
 	hasDropped := slices.Contains(r.Columns(), "dropped")
-	width := 10 + len(extra)
+	width := 12 + len(extra)
 	rows := make([]parquet.Row, 0, blockRows)
 	values := make([]parquet.Value, 0, blockRows*width)
 	flush := func() error {
@@ -74,7 +79,7 @@ func (s *Summary) trace(ctx context.Context, w io.Writer, in io.Reader, facts Fa
 	var row dump.TraceRow
 	for err = r.Next(&row); err == nil; err = r.Next(&row) {
 		at := len(values)
-		values = appendTraceRow(values, &row, hasDropped)
+		values = appendTraceRow(values, &row, hasDropped, r.Seqs())
 		rows = append(rows, values[at:len(values):len(values)])
 		if len(rows) == blockRows {
 			if err := flush(); err != nil {
@@ -98,7 +103,7 @@ func (s *Summary) trace(ctx context.Context, w io.Writer, in io.Reader, facts Fa
 
 // appendTraceRow appends the row's values. A weight that is not known is null, so that a sum over the column is the sum
 // over the known ones; dropped is null in a trace from before dropping was recorded.
-func appendTraceRow(v []parquet.Value, row *dump.TraceRow, hasDropped bool) []parquet.Value {
+func appendTraceRow(v []parquet.Value, row *dump.TraceRow, hasDropped, seqs bool) []parquet.Value {
 	col := len(v)
 	add := func(x parquet.Value, definition int) {
 		v = append(v, x.Level(0, definition, len(v)-col))
@@ -120,6 +125,10 @@ func appendTraceRow(v []parquet.Value, row *dump.TraceRow, hasDropped bool) []pa
 		add(parquet.BooleanValue(row.Dropped), 1)
 	} else {
 		add(parquet.NullValue(), 0)
+	}
+	if seqs {
+		add(parquet.Int64Value(int64(row.Seq)), 0)
+		add(parquet.Int64Value(row.Pass), 0)
 	}
 	for _, x := range row.Extra {
 		add(parquet.ByteArrayValue(slices.Clone(x)), 0) // the reader's memory lives until its next row only

@@ -152,6 +152,9 @@ func (c *catter) trace(ctx context.Context, in io.Reader) error {
 				at, r.Line(), row.Turn, phase, row.Step, row.Layer, row.Slot, row.Expert)
 			b = appendJSONFloat(b, row.Weight, 64)
 			b = fmt.Appendf(b, `, "residency": %q, "expert_bytes": %d, "dropped": %t`, residencies[row.Residency], row.ExpertBytes, row.Dropped)
+			if r.Seqs() {
+				b = fmt.Appendf(b, `, "seq": %d, "pass": %d`, row.Seq, row.Pass)
+			}
 			for i, name := range extra {
 				k, _ := json.Marshal(name) // strings always marshal
 				v, _ := json.Marshal(string(row.Extra[i]))
@@ -163,6 +166,9 @@ func (c *catter) trace(ctx context.Context, in io.Reader) error {
 				at, r.Line(), row.Turn, phase, row.Step, row.Layer, row.Slot, row.Expert, row.Weight, residencies[row.Residency], row.ExpertBytes)
 			if row.Dropped {
 				b = append(b, "  dropped"...)
+			}
+			if r.Seqs() {
+				b = fmt.Appendf(b, "  seq %d  pass %d", row.Seq, row.Pass)
 			}
 			for i, name := range extra {
 				b = fmt.Appendf(b, "  %s=%q", name, row.Extra[i])

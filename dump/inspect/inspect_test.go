@@ -153,6 +153,29 @@ func TestCatTraceOffsets(t *testing.T) {
 	}
 }
 
+// What a trace of several sequences says of a row is printed behind what every trace says.
+func TestCatSequences(t *testing.T) {
+	data := strings.TrimSuffix(header, "\n") + ",seq,pass\n2,0,28,3,0,60,0.5,1,0,0,5,17\n0,1,4,3,0,61,0.5,1,0,1,0,17\n"
+	got, torn, err := cat(t, data, CatOptions{Layer: -1})
+	must(t, err)
+	if torn != nil || !strings.Contains(got, "turn 2  prefill  step 28  layer 3  slot 0  expert 60  weight 0.5  hit  0 bytes  seq 5  pass 17\n") ||
+		!strings.Contains(got, "0 bytes  dropped  seq 0  pass 17\n") {
+		t.Errorf("%v\n%s", torn, got)
+	}
+	got, _, err = cat(t, data, CatOptions{Layer: -1, JSON: true})
+	must(t, err)
+	var doc struct {
+		Records []struct {
+			Seq, Pass int
+			Dropped   bool
+		}
+	}
+	must(t, json.Unmarshal([]byte(got), &doc))
+	if len(doc.Records) != 2 || doc.Records[0].Seq != 5 || doc.Records[1].Pass != 17 || !doc.Records[1].Dropped {
+		t.Errorf("%s", got)
+	}
+}
+
 func TestCatJSONSelection(t *testing.T) {
 	got, _, err := cat(t, smallDump+"\x01", CatOptions{Layer: -1, JSON: true})
 	must(t, err)

@@ -78,7 +78,7 @@ func Analyse(ctx context.Context, name string, r io.ReadSeeker, side *dump.SelMe
 	rec.g = newGrid(len(rec.x.layers), rec.nExpert, rec.x.ticks, cells)
 	rec.note()
 	rec.allocate()
-	counter := newCounter(rec)
+	counter := newCounter(rec, e.seqs)
 	again, err := scan(ctx, r, kind, side, counter.cell)
 	if err != nil {
 		return nil, err
@@ -145,21 +145,30 @@ func (rec *Recording) allocate() {
 type counter struct {
 	*Recording
 	picks  [][]uint64 // layers x experts, not put together, for entropy
-	before []before   // by layer
+	before []before   // by layer, and by the last digits of the turn
+	turns  int        // that have a place each
 	mark   []uint64   // by expert: the cell that had it last, of any layer
 	cells  uint64
 	ahead  int64
 }
 
+// openTurns is how many turns of a run of several sequences, which go on beside each other, have a token before: memory does
+// not grow with the sequences. Of two that are further apart, and share a place, some tokens are not compared.
+const openTurns = 256
+
 // before is the token before, in one layer.
 type before struct {
-	tick    int64
+	pos     int64
 	turn    int
 	experts []int
 }
 
-func newCounter(rec *Recording) *counter {
-	c := &counter{Recording: rec, before: make([]before, len(rec.layers)), mark: make([]uint64, rec.nExpert)}
+func newCounter(rec *Recording, seqs bool) *counter {
+	turns := 1
+	if seqs {
+		turns = openTurns
+	}
+	c := &counter{Recording: rec, before: make([]before, turns*len(rec.layers)), turns: turns, mark: make([]uint64, rec.nExpert)}
 	for range rec.layers {
 		c.picks = append(c.picks, make([]uint64, rec.x.experts))
 	}
@@ -227,8 +236,8 @@ func (c *counter) cell(in *cell) error {
 
 // reuse counts how many of a token's experts the token before had in this layer. Only neighbours of one turn are compared.
 func (c *counter) reuse(il, at int, in *cell) {
-	b := &c.before[il]
-	if len(b.experts) > 0 && b.turn == in.turn && b.tick+1 == in.tick {
+	b := &c.before[il*c.turns+in.turn%c.turns]
+	if len(b.experts) > 0 && b.turn == in.turn && b.pos+1 == in.pos {
 		c.cells++
 		for _, e := range b.experts {
 			c.mark[e] = c.cells
@@ -240,7 +249,7 @@ func (c *counter) reuse(il, at int, in *cell) {
 		}
 		c.tables.compared[at] += uint32(len(in.slots))
 	}
-	b.tick, b.turn, b.experts = in.tick, in.turn, b.experts[:0]
+	b.pos, b.turn, b.experts = in.pos, in.turn, b.experts[:0]
 	for i := range in.slots {
 		b.experts = append(b.experts, in.slots[i].expert)
 	}

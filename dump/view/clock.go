@@ -24,3 +24,27 @@ func (k *clock) at(turn, step int) (tick int64, nth int) {
 	k.end = max(k.end, tick+1)
 	return tick, k.turns
 }
+
+// passClock puts the rows of several sequences on one axis in the order in which they were computed: the rows of a pass, which
+// are the same in every layer, behind those of the pass before.
+type passClock struct {
+	pass      int64
+	layer     int
+	base, end int64 // of the current pass
+	next      int64 // of the layer's next row
+}
+
+// at returns the tick of the row that comes next in a layer of a pass.
+func (p *passClock) at(pass int64, layer int) int64 {
+	switch {
+	case pass != p.pass:
+		p.pass, p.base = pass, p.end
+		fallthrough
+	case layer != p.layer:
+		p.layer, p.next = layer, p.base
+	}
+	tick := p.next
+	p.next++
+	p.end = max(p.end, p.next)
+	return tick
+}

@@ -39,7 +39,7 @@ func (x *extent) cell(c *cell) error {
 			x.marks = append(x.marks, c.tick)
 		}
 	}
-	x.turns, x.ticks = c.turn+1, max(x.ticks, c.tick+1)
+	x.turns, x.ticks = max(x.turns, c.turn+1), max(x.ticks, c.tick+1)
 	k := len(c.slots)
 	if x.slots == 0 {
 		x.kMin = k

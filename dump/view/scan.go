@@ -18,6 +18,7 @@ type cell struct {
 	layer   int
 	tick    int64 // position on the time axis
 	turn    int   // counts the turns as they begin, from 0
+	pos     int64 // position within its turn: one more than that of the token before
 	prefill bool
 	slots   []slot
 	ahead   int64 // bytes of the next layer's experts that its call read before they were demanded
@@ -37,6 +38,7 @@ type end struct {
 	records uint64
 	torn    *dump.TornError
 	trace   dump.TraceMeta // of a trace
+	seqs    bool           // a trace of several sequences
 }
 
 // scan calls fn for every cell of r, in the order of the file. The cell is overwritten by the next one.
@@ -63,9 +65,11 @@ func scanTrace(ctx context.Context, r io.Reader, e *end, fn func(*cell) error) e
 	var (
 		c   cell
 		k   clock
+		p   passClock
 		row dump.TraceRow
-		at  [4]int // turn, phase, step and layer of c
+		at  [5]int // turn, phase, step, layer and pass of c
 	)
+	e.seqs = t.Seqs()
 	flush := func() error {
 		if len(c.slots) == 0 {
 			return nil
@@ -78,11 +82,16 @@ func scanTrace(ctx context.Context, r io.Reader, e *end, fn func(*cell) error) e
 		if t.Rows()&0xffff == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if now := [4]int{row.Turn, row.Phase, row.Step, row.Layer}; now != at || len(c.slots) == 0 {
+		if now := [5]int{row.Turn, row.Phase, row.Step, row.Layer, int(row.Pass)}; now != at || len(c.slots) == 0 {
 			if err := flush(); err != nil {
 				return err
 			}
-			c.tick, c.turn = k.at(row.Turn, row.Step)
+			if e.seqs {
+				c.tick, c.turn, c.pos = p.at(row.Pass, row.Layer), row.Turn, int64(row.Step)
+			} else {
+				c.tick, c.turn = k.at(row.Turn, row.Step)
+				c.pos = c.tick
+			}
 			at, c.layer, c.prefill = now, row.Layer, row.Phase == dump.Prefill
 		}
 		if len(c.slots) == maxSlots {
@@ -114,7 +123,7 @@ func scanSelection(ctx context.Context, in io.Reader, side *dump.SelMeta, e *end
 		if r.Records()&0xffff == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		c.layer, c.tick = rec.Layer, ticks[rec.Layer]
+		c.layer, c.tick, c.pos = rec.Layer, ticks[rec.Layer], ticks[rec.Layer]
 		ticks[rec.Layer]++
 		c.slots = c.slots[:0]
 		for i, x := range rec.Expert {

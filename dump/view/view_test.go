@@ -253,6 +253,51 @@ func TestClock(t *testing.T) {
 	}
 }
 
+// TestPassClock: the rows of a pass stand behind those of the pass before, in the same places in each layer.
+func TestPassClock(t *testing.T) {
+	var p passClock
+	for i, c := range []struct {
+		pass  int64
+		layer int
+		tick  int64
+	}{{1, 0, 0}, {1, 0, 1}, {1, 1, 0}, {1, 1, 1}, {2, 0, 2}, {2, 1, 2}, {4, 0, 3}, {4, 0, 4}, {4, 0, 5}, {5, 0, 6}} {
+		if tick := p.at(c.pass, c.layer); tick != c.tick {
+			t.Errorf("%d: tick %d, want %+v", i, tick, c)
+		}
+	}
+}
+
+// A trace of several sequences has their tokens beside each other, and reuse is told within a turn.
+func TestSequences(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# route_trace v1\n# n_layer=2 n_expert=8 n_expert_used=1\nturn,phase,step,layer,slot,expert,weight,residency,expert_bytes,dropped,seq,pass\n")
+	row := func(turn, phase, step, layer, expert, seq, pass int) {
+		fmt.Fprintf(&b, "%d,%d,%d,%d,0,%d,1,1,0,0,%d,%d\n", turn, phase, step, layer, expert, seq, pass)
+	}
+	for pass := range 3 { // one decodes and always picks expert 1, one takes its prompt in chunks of two and always picks 2
+		for layer := range 2 {
+			row(0, 1, 50+pass, layer, 1, 0, pass+1)
+			row(1, 0, 2*pass, layer, 2, 7, pass+1)
+			row(1, 0, 2*pass+1, layer, 2, 7, pass+1)
+		}
+	}
+	rec, err := analyse(t, b.String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec.x.ticks != 9 || rec.x.turns != 2 || len(rec.x.marks) != 1 || rec.x.marks[0] != 1 || rec.Records != 18 {
+		t.Errorf("%d ticks, %d turns, marks %v, %d records", rec.x.ticks, rec.x.turns, rec.x.marks, rec.Records)
+	}
+	for _, l := range rec.Layers() {
+		if l.Reuse != 1 || l.Tokens != 9 || l.Distinct != 2 {
+			t.Errorf("%+v", l)
+		}
+	}
+	if n := total(rec.tables.compared); n != 2*(2+5) {
+		t.Errorf("%d compared", n)
+	}
+}
+
 func TestGrid(t *testing.T) {
 	for _, c := range []struct{ layers, experts, ticks, cells int }{
 		{48, 128, 156, DefaultCells}, {5, 16, 1, DefaultCells}, {256, 65536, 1e6, DefaultCells}, {1024, 65536, 3, DefaultCells}, {94, 128, 1e7, DefaultCells / 16}, {1, 1, 1e9, 1},
