@@ -3,7 +3,11 @@ package bench
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"sluice/bench/probe"
@@ -186,8 +190,11 @@ func SetSeqsLimits(ctx context.Context, results []SeqsSpeed, e *engine.Engine, b
 	for i := range results {
 		r := &results[i]
 		l := &SeqsLimit{Bandwidth: bandwidth}
-		sums := map[kernels.Type]*SeqsProduct{}
-		var macs = map[kernels.Type]float64{}
+		type sum struct {
+			typ  kernels.Type
+			rows int
+		}
+		sums, macs := map[sum]*SeqsProduct{}, map[sum]float64{}
 		add := func(t kernels.Type, rows, cols, n int, times float64, exact bool) error {
 			p := product{t, cols, n}
 			if _, ok := known[p]; !ok {
@@ -197,13 +204,12 @@ func SetSeqsLimits(ctx context.Context, results []SeqsSpeed, e *engine.Engine, b
 				}
 				known[p] = sec
 			}
-			s := sums[t]
-			if s == nil {
-				s = &SeqsProduct{Type: t.String(), Rows: n}
-				sums[t] = s
+			at := sum{t, n}
+			if sums[at] == nil {
+				sums[at] = &SeqsProduct{Type: t.String(), Rows: n}
 			}
-			s.Seconds += times * float64(rows) * known[p]
-			macs[t] += times * float64(rows*cols*n)
+			sums[at].Seconds += times * float64(rows) * known[p]
+			macs[at] += times * float64(rows*cols*n)
 			return nil
 		}
 		for _, s := range m.Slots {
@@ -226,8 +232,8 @@ func SetSeqsLimits(ctx context.Context, results []SeqsSpeed, e *engine.Engine, b
 			}
 		}
 		var compute float64
-		for t, s := range sums {
-			s.MACs = macs[t] / s.Seconds
+		for at, s := range sums {
+			s.MACs = macs[at] / s.Seconds
 			s.Seconds /= float64(conf.Threads)
 			compute += s.Seconds
 			l.Products = append(l.Products, *s)
@@ -242,4 +248,44 @@ func SetSeqsLimits(ctx context.Context, results []SeqsSpeed, e *engine.Engine, b
 		r.Limit = l
 	}
 	return nil
+}
+
+// WriteSeqsTable writes results for a person.
+func WriteSeqsTable(to io.Writer, results []SeqsSpeed) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	head := []string{"sequences", "tokens/s", "min", "max", "spread %", "each", "MB/token", "experts/layer"}
+	streams := slices.ContainsFunc(results, func(r SeqsSpeed) bool { return r.ReadBytes > 0 })
+	limits := slices.ContainsFunc(results, func(r SeqsSpeed) bool { return r.Limit != nil })
+	if streams {
+		head = append(head, "storage MB/token")
+	}
+	if limits {
+		head = append(head, "memory tokens/s", "compute tokens/s", "of limit %", "bound")
+	}
+	fmt.Fprintln(w, strings.Join(head, "\t"))
+	for i := range results {
+		r := &results[i]
+		row := []string{strconv.Itoa(r.Seqs), fixed(r.TPS, 2), fixed(r.MinTPS, 2), fixed(r.MaxTPS, 2), fixed(r.Spread, 1), fixed(r.PerSeq, 2),
+			fixed(r.WeightBytes/1e6, 3), fixed(r.Experts, 2)}
+		if streams {
+			row = append(row, fixed(r.ReadBytes/1e6, 3))
+		}
+		if l := r.Limit; l != nil {
+			row = append(row, fixed(l.MemoryTPS, 2), fixed(l.ComputeTPS, 2), fixed(100*l.Fraction, 1), l.Bound)
+		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	if limits {
+		fmt.Fprintln(w)
+		fmt.Fprintln(w, strings.Join([]string{"sequences", "products", "rows", "ms a step", "GMAC/s a core"}, "\t"))
+		for i := range results {
+			if results[i].Limit == nil {
+				continue
+			}
+			for _, p := range results[i].Limit.Products {
+				fmt.Fprintln(w, strings.Join([]string{strconv.Itoa(results[i].Seqs), p.Type, strconv.Itoa(p.Rows), fixed(1e3*p.Seconds, 3), fixed(p.MACs/1e9, 1)}, "\t"))
+			}
+		}
+	}
+	return w.Flush()
 }

@@ -5,9 +5,9 @@ import (
 	"context"
 	"slices"
 
-	"sluice/dump/replay"
 	"sluice/engine"
 	"sluice/engine/model"
+	"sluice/moe"
 )
 
 // TopK is what fewer experts a token would give for the bytes that a dropping setting reads: read off straight lines
@@ -84,22 +84,56 @@ func Feed(ctx context.Context, s *engine.Session, m *model.Model, c SpeedConfig)
 	return nil
 }
 
+// SlotWeights is a tap that adds up the routed weight by slot, prompts and decoded tokens apart.
+type SlotWeights struct {
+	mass [2][]float64 // by phase and slot
+}
+
+// Routed implements moe.Tap.
+func (w *SlotWeights) Routed(o *moe.Observed) error {
+	for t, r := range o.Rows {
+		sums := &w.mass[r.Phase]
+		for len(*sums) < o.K {
+			*sums = append(*sums, 0)
+		}
+		for j, x := range o.Weight[t*o.K : (t+1)*o.K] {
+			(*sums)[j] += float64(x)
+		}
+	}
+	return nil
+}
+
+// Computed implements moe.Tap.
+func (w *SlotWeights) Computed(*moe.Observed) error { return nil }
+
+// behind is the share of a phase's weight that the router gives to the slots behind the first keep.
+func (w *SlotWeights) behind(phase moe.Phase, keep int) float64 {
+	var all, lost float64
+	for j, x := range w.mass[phase] {
+		if all += x; j >= keep {
+			lost += x
+		}
+	}
+	if all == 0 {
+		return 0
+	}
+	return lost / all
+}
+
 // SetWeightLost fills in what fewer experts leave out: the share of the weight that a router with all its experts gives to
-// those behind the first ones. rep is the replay of a trace with all experts (Feed), of which k are used.
-func SetWeightLost(results []Speed, rep *replay.DropReport) {
+// those behind the first ones. w has watched a session with all of them (Feed).
+func SetWeightLost(results []Speed, w *SlotWeights) {
 	for i := range results {
 		r := &results[i]
-		if r.Config.Drop > 0 || r.Config.NExpertUsed >= rep.K {
+		if r.Config.Drop > 0 {
 			continue
 		}
-		p := &rep.Decode
+		phase := moe.Decode
 		if r.prefill() {
-			p = &rep.Prefill
+			phase = moe.Prefill
 		}
-		for _, s := range p.StaticK {
-			if s.Keep == r.Config.NExpertUsed && p.Mass > 0 {
-				r.WeightLost = s.Mass / p.Mass
-			}
+		if lost := w.behind(phase, r.Config.NExpertUsed); lost > 0 {
+			r.WeightLost = lost
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"sluice/dump/replay"
 	"sluice/engine"
 	"sluice/moe"
 )
@@ -81,8 +80,19 @@ func TestMeasureDropping(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rep := &replay.DropReport{K: 4, Decode: replay.DropPhase{Mass: 200, StaticK: []replay.StaticK{{Keep: 3, Mass: 20}, {Keep: 2, Mass: 50}}}}
-	SetWeightLost(got, rep)
+	weights := &SlotWeights{}
+	for _, phase := range []moe.Phase{moe.Prefill, moe.Decode} {
+		rows := make([]moe.Row, 2)
+		rows[0].Phase, rows[1].Phase = phase, phase
+		if err := weights.Routed(&moe.Observed{T: 2, K: 4, Rows: rows, Weight: []float32{70, 30, 25, 0, 60, 10, 5, 0}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lost := weights.behind(moe.Decode, 3); lost != 0 {
+		t.Errorf("%v behind the third slot, want 0", lost)
+	}
+	weights.mass[moe.Decode] = []float64{130, 20, 30, 20}
+	SetWeightLost(got, weights)
 	CompareTopK(got)
 	all, drop, two := got[0], got[1], got[2]
 	if all.Dropped != 0 || all.WeightLost != 0 || two.Dropped != 0 || two.WeightLost != 0.25 {

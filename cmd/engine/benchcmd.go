@@ -15,7 +15,6 @@ import (
 
 	"sluice/bench"
 	"sluice/bench/probe"
-	"sluice/dump/replay"
 	"sluice/engine"
 	"sluice/engine/launch"
 	"sluice/engine/machine"
@@ -38,6 +37,7 @@ type benchFlags struct {
 	probe, json, csv, gobench bool
 	opsCSV, chromeTrace       string
 	probeIO                   string
+	seqsList                  string
 }
 
 func benchCommand(io streams) *cobra.Command {
@@ -55,6 +55,7 @@ docs/benchmarks.md says how to get numbers that can be trusted.`,
 		Example: `  engine bench -m model.gguf --pp 128,512 --tg 64 --depth 0,4096 --repeat 5 --probe
   engine bench -m model.gguf --pp "" --tg 64 --cache-mb 512,2048 --io-threads 2,8 --csv
   engine bench -m model.gguf --pp "" --tg 64 --cache-mb 512 --drop-cold-experts 0,0.5,0.75,1.0
+  engine bench -m model.gguf --seqs 1,2,4,8 --tg 64 --probe
   engine bench -m model.gguf --ops-csv profile/ops.csv --chrome-trace profile/trace.json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c, io) },
@@ -82,6 +83,7 @@ docs/benchmarks.md says how to get numbers that can be trusted.`,
 	fs.BoolVar(&f.csv, "csv", false, "print CSV with a preamble of # key=value lines")
 	fs.BoolVar(&f.gobench, "go-bench", false, "print Go benchmark lines, for benchstat")
 	fs.StringVar(&f.probeIO, "probe-io", "", "measure how fast direct reads of this file are, by block size and lanes, and nothing else")
+	fs.StringVar(&f.seqsList, "seqs", "", "decode so many sequences in step, a list such as 1,2,4,8: tokens/s of all and of each, bytes a token")
 	fs.StringVar(&f.opsCSV, "ops-csv", "", "then profile one pass op by op into this file, and "+"profile_log_device.csv beside it")
 	fs.StringVar(&f.chromeTrace, "chrome-trace", "", "then record a run's ops, reads and cache decisions into this file, for Perfetto")
 	return c
@@ -125,6 +127,9 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.give()) }()
+	if c.Flags().Changed("seqs") {
+		return f.runSeqs(c, io)
+	}
 	cfg, axes, err := f.parse(c)
 	if err != nil {
 		return err
@@ -353,9 +358,9 @@ func (f *benchFlags) fewer(io streams, s *setup, axes bench.Axes, variants []ben
 	return more, nil
 }
 
-// slotWeights is what fewer experts leave out of the routed weight: one pass of the first setting, undropped and recorded
+// slotWeights is what fewer experts leave out of the routed weight: one pass of the first setting, undropped and watched
 // for this alone. nil: no setting has fewer.
-func (f *benchFlags) slotWeights(c *cobra.Command, s *setup, variants []bench.Variant, cfg bench.SpeedConfig) (rep *replay.DropReport, err error) {
+func (f *benchFlags) slotWeights(c *cobra.Command, s *setup, variants []bench.Variant, cfg bench.SpeedConfig) (*bench.SlotWeights, error) {
 	most, fewer := variants[0].NExpertUsed, false
 	for _, v := range variants {
 		fewer = fewer || v.NExpertUsed != most
@@ -364,30 +369,15 @@ func (f *benchFlags) slotWeights(c *cobra.Command, s *setup, variants []bench.Va
 	if !fewer {
 		return nil, nil
 	}
-	dir, err := os.MkdirTemp("", "engine-bench-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	f.use(variants[0])
-	t := &taps{tracePath: filepath.Join(dir, "route.csv")}
-	ses, err := s.session(c.Context(), moe.Drop{}, false, most, t, true)
+	w := &bench.SlotWeights{}
+	s.tap = w
+	ses, err := s.session(c.Context(), moe.Drop{}, false, most, nil, true)
+	s.tap = nil
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(bench.Feed(c.Context(), ses.Session, s.Model.Model, cfg), t.close(nil), ses.Close())
-	if err != nil {
-		return nil, err
-	}
-	file, err := os.Open(t.tracePath)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	if rep, err = replay.Drop("routed weights", file, replay.DropConfig{Fracs: []float64{}}); err != nil {
-		return nil, err
-	}
-	return rep, rep.Reproduced()
+	return w, errors.Join(bench.Feed(c.Context(), ses.Session, s.Model.Model, cfg), ses.Close())
 }
 
 // open opens a session for each variant, all at once, and completes the variants' defaults.

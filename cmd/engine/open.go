@@ -30,6 +30,7 @@ type setup struct {
 	drops   bool            // a session of the command drops experts, not each need do so
 	several bool            // settings are compared: what one of them cannot have, another can
 	rec     *model.Recorder // of the next session; nil: none
+	tap     moe.Tap         // of the next session, beside its recordings; nil: none
 	stream  *streamFlags    // of the next session; nil: none
 	outputs []place         // that the command writes beside the session's
 	opened  int             // sessions so far
@@ -140,6 +141,9 @@ func (s *setup) session(c context.Context, drop moe.Drop, dropInPrefill bool, nU
 	}
 	if t != nil {
 		o.SelDump, o.Trace = t.selPath, t.tracePath
+	}
+	if s.tap != nil {
+		o.Config.Taps = []moe.Tap{s.tap}
 	}
 	s.stream.options(s, &o)
 	r, err := s.Start(c, o)

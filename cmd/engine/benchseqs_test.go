@@ -1,0 +1,48 @@
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestBenchSeqs: figures of several sequences in step add up, and settings without effect are refused.
+func TestBenchSeqs(t *testing.T) {
+	file := skewedFile(t)
+	r := call(t, "bench", "-m", file, "--seqs", "1,3,8", "--tg", "6", "--repeat", "1", "--json", "--probe", "--cache-mb", "4", "--cache-force", "--io", "buffered")
+	r.want(t, 0)
+	var doc seqsJSON
+	if err := json.Unmarshal([]byte(r.out), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if len(doc.Results) != 3 {
+		t.Fatalf("%d results, want 3", len(doc.Results))
+	}
+	for i, s := range doc.Results {
+		if s.Seqs != []int{1, 3, 8}[i] || !(s.TPS > 0) || s.PerSeq*float64(s.Seqs) < 0.999*s.TPS || s.Limit == nil || !(s.Limit.ComputeTPS > 0 && s.Limit.MemoryTPS > 0) {
+			t.Errorf("%+v", s)
+		}
+		if i > 0 && !(s.WeightBytes < doc.Results[i-1].WeightBytes && s.Experts > doc.Results[i-1].Experts) {
+			t.Errorf("%d sequences read %.0f bytes a token over %.2f experts, %d read %.0f over %.2f: they share neither", s.Seqs, s.WeightBytes, s.Experts,
+				doc.Results[i-1].Seqs, doc.Results[i-1].WeightBytes, doc.Results[i-1].Experts)
+		}
+	}
+	if got := doc.Results[0].Experts; got != 4 {
+		t.Errorf("one sequence needs %v experts a layer, want the model's 4", got)
+	}
+	call(t, "bench", "-m", file, "--seqs", "2", "--tg", "3", "--repeat", "1", "--probe").want(t, 0, "2 sequences of")
+	for _, args := range [][]string{
+		{"--pp", "4"}, {"--csv"}, {"--go-bench"}, {"--n-expert-used", "2"}, {"--ops-csv", filepath.Join(t.TempDir(), "x")},
+		{"--tg", "3,4"}, {"--depth", "0,5"}, {"--arm", "host,table"}, {"--cache-mb", "4,8"}, {"--repeat", "0"},
+	} {
+		call(t, append([]string{"bench", "-m", file, "--seqs", "2"}, args...)...).want(t, 2)
+	}
+	for _, list := range []string{"", "0", "2,x", "5000"} {
+		r := call(t, "bench", "-m", file, "--seqs", list, "--tg", "2")
+		r.want(t, 2)
+		if !strings.Contains(r.err, "seq") {
+			t.Errorf("--seqs %q: %s", list, r.err)
+		}
+	}
+}
