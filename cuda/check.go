@@ -118,9 +118,9 @@ func checkFFN(x model.FFN) string {
 }
 
 // checkRouter refuses what the table arm cannot follow.
-func checkRouter(m *model.Model, r *moe.Router) error {
+func checkRouter(m *model.Model, il int, r *moe.Router) error {
 	if err := dev.Routable(r); err != nil {
-		return fmt.Errorf("cuda: %s: %w (the host arm can)", m.File.Name(), err)
+		return fmt.Errorf("cuda: %s: layer %d: %w (the host arm can)", m.File.Name(), il, err)
 	}
 	return nil
 }

@@ -125,8 +125,8 @@ func newWalk(d *Device, c model.Config) (_ *walk, err error) {
 		w.notes = append(w.notes, d.stage.note)
 	}
 	if !w.host {
-		for _, r := range w.routers {
-			if err := checkRouter(c.Model, r); err != nil {
+		for il, r := range w.routers {
+			if err := checkRouter(c.Model, il, r); err != nil {
 				return nil, err
 			}
 		}

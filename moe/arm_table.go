@@ -119,6 +119,11 @@ func (a *tableArm) row(c *Call, t int, bound float32) error {
 			prob[i] = 1 / (1 + kernels.Exp(-l))
 			key[i] = slotKey(prob[i], i)
 		}
+	case GatingSqrtSoftplus:
+		for i, l := range logits {
+			prob[i] = kernels.SqrtSoftplus(l)
+			key[i] = slotKey(prob[i], i)
+		}
 	}
 	if r.Bias != nil {
 		for i, b := range r.Bias {

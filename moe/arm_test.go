@@ -109,7 +109,7 @@ func TestRouteBadLogits(t *testing.T) {
 		{"all -inf", []float32{inf32(-1), inf32(-1), inf32(-1), inf32(-1)}, -1, "moe: layer 3: token at position 101: every router logit is -Inf"},
 	}
 	for _, tt := range tests {
-		for g := GatingSoftmax; g <= GatingSigmoid; g++ {
+		for g := GatingSoftmax; g <= GatingSqrtSoftplus; g++ {
 			for _, a := range arms(4, 2, 3) {
 				r := &Router{NExpert: 4, NUsed: 2, Gating: g, Norm: true, Scale: 1}
 				c := Call{Layer: 3, T: 3, Pos0: 100, Router: r, Logits: slices.Concat([]float32{1, 2, 3, inf32(-1)}, tt.row, []float32{4, 3, 2, 1}), Table: NewTable(4, 2, 3)}

@@ -10,7 +10,7 @@
 //
 // Two arms do this. The host arm (NewHostArm) takes the steps one after the other over a Selection. The table arm
 // (NewTableArm) is the form a device has: one pass from the logits to the table, in which a Selection exists only while
-// Call.Sel asks for one. They are two implementations of one contract, equal in every bit; they share kernels.Exp and
+// Call.Sel asks for one. They are two implementations of one contract, equal in every bit; they share kernels.Exp, SqrtSoftplus and
 // the drop threshold and nothing else that computes.
 //
 // The package knows no file format and no model: shapes, extents and policies come in as values, and nothing is logged.

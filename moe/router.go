@@ -30,6 +30,8 @@ const (
 	GatingSoftmaxTopK
 	// GatingSigmoid selects by sigmoid plus selection bias and weighs by the sigmoid alone (deepseek v3, glm4moe).
 	GatingSigmoid
+	// GatingSqrtSoftplus selects by sqrt(softplus) plus selection bias and weighs by that alone (deepseek v4).
+	GatingSqrtSoftplus
 )
 
 // String is the gating's name as messages and recordings spell it.
@@ -41,6 +43,8 @@ func (g Gating) String() string {
 		return "softmax-topk"
 	case GatingSigmoid:
 		return "sigmoid"
+	case GatingSqrtSoftplus:
+		return "sqrt-softplus"
 	}
 	return fmt.Sprintf("gating(%d)", uint8(g))
 }
@@ -60,6 +64,7 @@ func (g Gating) String() string {
 //     p[i] = e[i] / sum.
 //     softmax-topk: p[i] = l[i].
 //     sigmoid: p[i] = 1 / (1 + Exp(-l[i])).
+//     sqrt-softplus: p[i] = kernels.SqrtSoftplus(l[i]).
 //  3. Score s[i] = p[i] + Bias[i], or p[i] without a bias.
 //  4. Groups (NGroup > 1; group g holds the ids g*n to g*n+n-1, n = NExpert/NGroup). Group score: with a bias, the sum of
 //     the two greatest scores in the group (of one if n is 1), greatest first (DeepSeek-V3, section 2.1.2 and its
@@ -69,7 +74,7 @@ func (g Gating) String() string {
 //  5. Selection: the NUsed greatest scores in descending order, the lower id first on a tie. -0 equals +0. Slot j holds
 //     the j-th.
 //  6. Weight of slot j:
-//     softmax, sigmoid: w[j] = p of its expert as step 2 made it, never score - bias (a sigmoid of 1e-8 under a bias of
+//     softmax, sigmoid, sqrt-softplus: w[j] = p of its expert as step 2 made it, never score - bias (a sigmoid of 1e-8 under a bias of
 //     12 would come back as 0).
 //     softmax-topk: max = l of slot 0; e[j] = Exp(l[j] - max); sum in slot order from slot 0; w[j] = e[j] / sum.
 //  7. Norm: sum = w[0] + w[1] + ... in slot order; a sum below MinWeightSum becomes MinWeightSum; w[j] = w[j] / sum.
@@ -96,8 +101,8 @@ func (r *Router) Validate() error {
 	if r.NUsed < 1 || r.NUsed > r.NExpert {
 		return fmt.Errorf("moe: router: %d experts used, want 1 to %d", r.NUsed, r.NExpert)
 	}
-	if r.Gating > GatingSigmoid {
-		return fmt.Errorf("moe: router: unknown gating %d, want %s, %s or %s", uint8(r.Gating), GatingSoftmax, GatingSoftmaxTopK, GatingSigmoid)
+	if r.Gating > GatingSqrtSoftplus {
+		return fmt.Errorf("moe: router: unknown gating %d, want %s, %s, %s or %s", uint8(r.Gating), GatingSoftmax, GatingSoftmaxTopK, GatingSigmoid, GatingSqrtSoftplus)
 	}
 	if !(r.Scale > 0 && r.Scale <= MaxScale) { // written so that NaN fails
 		return fmt.Errorf("moe: router: weight scale %v, want above 0 up to %d", r.Scale, MaxScale)
@@ -205,6 +210,10 @@ func (r *Router) probabilities(prob, logits []float32) {
 	case GatingSigmoid:
 		for i, l := range logits {
 			prob[i] = 1 / (1 + kernels.Exp(-l))
+		}
+	case GatingSqrtSoftplus:
+		for i, l := range logits {
+			prob[i] = kernels.SqrtSoftplus(l)
 		}
 	}
 }

@@ -149,6 +149,8 @@ func referenceRow(r *Router, logits []float32) (expert []int, weight []float64, 
 			p[i] = float64(l)
 		case GatingSigmoid:
 			p[i] = 1 / (1 + math.Exp(-float64(l)))
+		case GatingSqrtSoftplus:
+			p[i] = math.Sqrt(math.Log1p(math.Exp(float64(l))))
 		}
 	}
 	s := make([]float64, n)
@@ -203,7 +205,7 @@ func referenceRow(r *Router, logits []float32) (expert []int, weight []float64, 
 
 // randomRouter draws a valid router of any kind.
 func randomRouter(rng *rand.Rand, maxExpert int) Router {
-	r := Router{NExpert: 1 + rng.IntN(maxExpert), Gating: Gating(rng.IntN(3)), Norm: rng.IntN(2) == 0, Scale: 1}
+	r := Router{NExpert: 1 + rng.IntN(maxExpert), Gating: Gating(rng.IntN(4)), Norm: rng.IntN(2) == 0, Scale: 1}
 	if rng.IntN(2) == 0 {
 		r.Scale = 0.25 + 3*rng.Float32()
 	}
@@ -266,7 +268,7 @@ func TestRouteEveryK(t *testing.T) {
 	for i := range logits {
 		logits[i] = float32(rng.NormFloat64())
 	}
-	for g := GatingSoftmax; g <= GatingSigmoid; g++ {
+	for g := GatingSoftmax; g <= GatingSqrtSoftplus; g++ {
 		for k := 1; k <= n; k++ {
 			r := &Router{NExpert: n, NUsed: k, Gating: g, Norm: true, Scale: 1}
 			for _, a := range arms(n, n, rows) {
@@ -321,7 +323,7 @@ func TestRouterValidate(t *testing.T) {
 		{func(r *Router) { r.NExpert = MaxExperts + 1 }, "4097 experts, want 1 to 4096"},
 		{func(r *Router) { r.NUsed = 0 }, "0 experts used, want 1 to 8"},
 		{func(r *Router) { r.NUsed = 9 }, "9 experts used, want 1 to 8"},
-		{func(r *Router) { r.Gating = 3 }, "unknown gating 3, want softmax, softmax-topk or sigmoid"},
+		{func(r *Router) { r.Gating = 4 }, "unknown gating 4, want softmax, softmax-topk, sigmoid or sqrt-softplus"},
 		{func(r *Router) { r.Scale = 0 }, "weight scale 0"},
 		{func(r *Router) { r.Scale = -1 }, "weight scale -1"},
 		{func(r *Router) { r.Scale = nan32() }, "weight scale NaN"},

@@ -23,6 +23,9 @@ func routeShared(r *moe.Router) int {
 // Routable says whether the device can follow a router that has passed its Validate. Every model in use does: the limit
 // is the shared memory of a block, which holds moe.MaxExperts experts with up to 3968 of them used and no groups.
 func Routable(r *moe.Router) error {
+	if r.Gating > moe.GatingSigmoid {
+		return fmt.Errorf("kernels: gating %s has no device kernel", r.Gating)
+	}
 	if b := routeShared(r); b > sharedLimit {
 		return fmt.Errorf("kernels: router of %d experts, %d used, %d groups: a row takes %d bytes of shared memory, a block has %d",
 			r.NExpert, r.NUsed, r.NGroup, b, sharedLimit)

@@ -95,6 +95,7 @@ func Changes() []Change {
 		{"router.Scale", experts(func(_ *model.Model, e *model.MoE) { e.Router.Rule.Scale = 2 })},
 		{"router.Gating topk", experts(func(_ *model.Model, e *model.MoE) { e.Router.Rule.Gating = moe.GatingSoftmaxTopK })},
 		{"router.Gating sigmoid", experts(func(_ *model.Model, e *model.MoE) { e.Router.Rule.Gating = moe.GatingSigmoid })},
+		{"router.Gating sqrt-softplus", experts(func(_ *model.Model, e *model.MoE) { e.Router.Rule.Gating = moe.GatingSqrtSoftplus })},
 		{"router.Groups", experts(func(_ *model.Model, e *model.MoE) { e.Router.Rule.NGroup, e.Router.Rule.NGroupUsed = 4, 1 })},
 	}
 }
