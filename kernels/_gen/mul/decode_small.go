@@ -87,10 +87,14 @@ func (d *decoder) scales32(name string) (scale, low reg.VecVirtual) {
 }
 
 func q80Codes(d *decoder) {
+	var flip reg.VecVirtual
+	if !d.narrow {
+		flip = d.splat(0x80808080)
+	}
 	for c := range 2 {
 		for i, v := range d.columns(2 + 16*c) {
 			if !d.narrow {
-				VPXORD(d.splat(0x80808080), v, v)
+				VPXORD(flip, v, v)
 			}
 			d.code(v, 16*c+4*i)
 		}
