@@ -271,11 +271,20 @@ func (f *few) high(disp int) {
 // after a shift right by lo and hi (left when negative). The masks leave bits that are wanted or go below bit 4 of a byte,
 // where the nibble takes their place.
 func (f *few) nibbles(disp int, lo, hi int, loMask, hiMask uint32) {
-	m4 := f.splat(0x0f0f0f0f)
+	m4, masks := f.splat(0x0f0f0f0f), []reg.VecVirtual{f.splat(loMask)}
+	if hiMask != loMask {
+		masks = append(masks, f.splat(hiMask))
+	}
 	for c := range 2 {
 		for i, v := range f.columns(disp + 16*c) {
-			b := f.get(fewHigh + (4*c+i)*half)
-			for j, x := range []reg.VecVirtual{f.shift(f.and(b, f.splat(loMask)), lo), f.shift(f.and(b, f.splat(hiMask)), hi)} {
+			b, x := f.get(fewHigh+(4*c+i)*half), [2]reg.VecVirtual{}
+			for j, n := range []int{lo, hi} {
+				if j < len(masks) {
+					x[1] = f.and(b, masks[j])
+				}
+				x[j] = f.shift(x[1], n)
+			}
+			for j, x := range x {
 				VPTERNLOGD(U8(0xb8), f.shift(v, 4*j), m4, x) // m4 ? v : x
 				f.keep[8*j+4*c+i] = x
 			}
