@@ -10,7 +10,7 @@ import (
 
 // few is the state of a routine that multiplies 16 weight rows by so few activation rows that a tile would not pay: what is
 // decoded, 64 columns of the 16 rows or a block of 32, stays in registers and goes over all activation
-// rows at once. It saves the tile's stores, which are most of what a tile costs (a vector takes the store port twice).
+// rows at once. It saves the tile's stores, a third of what a tile costs (a vector takes the store port twice).
 // Decoders and their transposition are those of the tile.
 type few struct {
 	decoder
