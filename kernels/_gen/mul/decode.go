@@ -137,20 +137,13 @@ func (d *decoder) lanes(disp int) []reg.VecVirtual {
 			VINSERTI128(Imm(1), d.row(4+i, disp), v[i], v[i])
 			continue
 		}
-		if d.keep != nil {
-			// Inserts of half the width cost half. Physical, because avo does not know that a write of the lower half clears
-			// the upper.
-			for h, x := range []reg.VecPhysical{reg.Z30, reg.Z31} {
-				VMOVDQU32(d.row(8*h+i, disp), x.AsX())
-				VINSERTI32X4(U8(1), d.row(8*h+4+i, disp), x.AsY(), x.AsY())
-			}
-			VINSERTI64X4(U8(1), reg.Y31, reg.Z30, v[i])
-			continue
+		// Inserts of half the width cost half. Physical, because avo does not know that a write of the lower half clears the
+		// upper.
+		for h, x := range []reg.VecPhysical{reg.Z30, reg.Z31} {
+			VMOVDQU32(d.row(8*h+i, disp), x.AsX())
+			VINSERTI32X4(U8(1), d.row(8*h+4+i, disp), x.AsY(), x.AsY())
 		}
-		VBROADCASTI32X4(d.row(i, disp), v[i])
-		for l := 1; l < 4; l++ {
-			VINSERTI32X4(U8(l), d.row(4*l+i, disp), v[i], v[i])
-		}
+		VINSERTI64X4(U8(1), reg.Y31, reg.Z30, v[i])
 	}
 	return v
 }
