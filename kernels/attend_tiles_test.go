@@ -200,7 +200,7 @@ func FuzzAttendTiles(f *testing.F) {
 	f.Add(uint64(1), uint16(64), uint8(70), uint8(3), uint8(4), uint8(9))
 	f.Fuzz(func(t *testing.T, seed uint64, headDim uint16, pos0, nTok, group, window uint8) {
 		for _, name := range []string{"avx2", "avx512"} {
-			if restore, err := SetISA(name); err == nil {
+			if restore, ok := takeISA(t, name); ok {
 				r := rand.New(rand.NewPCG(seed, 4))
 				newTiledCase(r, 1+int(headDim)%300, int(pos0), 1+int(nTok)%12, 1+int(group)%10, int(window)).check(t, r)
 				restore()
