@@ -113,6 +113,8 @@ func TestLayoutTile(t *testing.T) {
 		"tokDst":  unsafe.Offsetof(token{}.dst),
 		"tokMul":  unsafe.Offsetof(token{}.scale),
 		"tokSize": unsafe.Sizeof(token{}),
+		"fewRows": fewLanes,
+		"fewMost": fewMost,
 	} {
 		if n, ok := got[name]; !ok || n != want {
 			t.Errorf("_gen/mul/layout.go: %s is %d (declared: %t), want %d", name, n, ok, want)
@@ -151,7 +153,7 @@ func TestLayoutBlocks(t *testing.T) {
 	for _, typ := range quantised() {
 		sizes[strings.ReplaceAll(typ.String(), "_", "")] = typ.BlockBytes()
 	}
-	writers := map[string]bool{"d.super": true, "d.small": true, "superVec512": true, "smallVec512": true}
+	writers := map[string]bool{"d.super": true, "d.small": true, "superVec512": true, "smallVec512": true, "fewSuper": true, "fewSmall": true}
 	found := map[string]int{}
 	for file, f := range readGen(t, "mul").files {
 		ast.Inspect(f, func(n ast.Node) bool {
@@ -178,9 +180,9 @@ func TestLayoutBlocks(t *testing.T) {
 		})
 	}
 	for _, typ := range quantised() {
-		want := 1 // its decoder
+		want := 2 // its decoders, into a tile and into registers
 		if typ.hasVec() {
-			want = 2
+			want = 3
 		}
 		if name := strings.ReplaceAll(typ.String(), "_", ""); found[name] != want {
 			t.Errorf("_gen/mul has %d block sizes of %v, want %d", found[name], typ, want)

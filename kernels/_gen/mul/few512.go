@@ -18,10 +18,8 @@ type few struct {
 	k     reg.Register // first column of the present block
 }
 
+// The frame of a type of 256.
 const (
-	fewMost = 16 // kernels.fewMost, the most activation rows of a call
-
-	// The frame of a type of 256.
 	fewScale = 0                 // [4] vectors of four 8-bit scales a row
 	fewMin   = fewScale + 4*half // [4] the same of minima
 	fewHead  = fewMin + 4*half   // d and dmin
@@ -79,13 +77,13 @@ func (f *few) begin(name string, frame int) {
 // routine's own loads.
 func (f *few) prefetch(size, i, n int) {
 	ahead := Load(Param("ahead"), GP64())
-	for line := 0; line < 16*size; line += 64 {
-		if line*n/(16*size) == i {
+	for line := 0; line < fewRows*size; line += 64 {
+		if line*n/(fewRows*size) == i {
 			PREFETCHT1(at(ahead, line))
 		}
 	}
 	if i == n-1 {
-		ADDQ(U32(uint32(16*size)), ahead)
+		ADDQ(U32(uint32(fewRows*size)), ahead)
 		Store(ahead, Param("ahead"))
 	}
 }

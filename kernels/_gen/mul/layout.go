@@ -31,6 +31,11 @@ const (
 	tokSize = 40
 )
 
+const (
+	fewRows = 16 // weight rows that few512 takes at a time
+	fewMost = 16 // activation rows of one call of it, at most
+)
+
 // table places constant bytes in read-only memory, once a name and file.
 func table(name string, b []byte) Mem {
 	if m, ok := tables[name]; ok {
