@@ -5,7 +5,8 @@
 //
 //	u8 layer | u8 n_sel | n_sel x { u16 expert, f32 weight }       2 + 6*n_sel bytes
 //
-// What a record cannot carry (model, expert count, run configuration) stands in a sidecar, PATH.meta.json (SelMeta).
+// What a record cannot carry (model, expert count, run configuration) stands in a sidecar, PATH.meta.json (SelMeta); whose
+// each record is, where an engine computes several sequences in one pass, in another, PATH.rows (RowsReader, SelRowReader).
 //
 // Route trace (# route_trace v1, TraceWriter and TraceReader): text, one line per routed expert with its weight, its
 // residency, the bytes its read cost and whether the drop policy dropped it, under a preamble of key=value lines. A run of

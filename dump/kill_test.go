@@ -25,11 +25,13 @@ func TestKillChild(t *testing.T) {
 		t.Skip(killEnv + " is not set: this is the child of TestKill")
 	}
 	w := openSel(t, path)
+	rw := openSelRows(t, path+".several")
 	tw, err := CreateTrace(path+".csv", TraceMeta{})
 	must(t, err)
 	for start := time.Now(); mode == "busy" || time.Since(start) < 200*time.Millisecond; {
 		for range 10 {
 			must(t, w.Record(3, 1, 3, []int32{287, 0, 42}, []float32{0.5, 0.25, 1}))
+			recordFor(t, rw, 3, 3, []Row{{Seq: int32(rw.Records() % 5), Step: int32(rw.Records())}}, int64(rw.Records())+1)
 			must(t, tw.Call(&TraceCall{T: 1, K: 1, Expert: []int32{1}}))
 		}
 		fmt.Println("recorded", time.Now().UnixNano(), w.Records(), tw.Rows())
@@ -93,6 +95,15 @@ func TestKill(t *testing.T) {
 			if n := uint64(len(recs)); n < want.records {
 				t.Errorf("%d records in the file, %d were made before the last second", n, want.records)
 			}
+			pairs, p, err := readPairs(bytes.NewReader(readFile(t, path+".several")), bytes.NewReader(readFile(t, path+".several.rows")))
+			if err != io.EOF || uint64(len(pairs)) < want.records || p.RowsTorn() != nil {
+				t.Errorf("several sequences: %v, %d records, %d were made before the last second; %v", err, len(pairs), want.records, p.RowsTorn())
+			}
+			for i, p := range pairs {
+				if !p.Known || p.Row != (PassRow{Row{Seq: int32(i % 5), Step: int32(i)}, int64(i) + 1}) {
+					t.Fatalf("record %d is of %+v (%t)", i, p.Row, p.Known)
+				}
+			}
 			csv, err := os.Open(path + ".csv")
 			must(t, err)
 			defer csv.Close()
@@ -107,6 +118,7 @@ func TestKill(t *testing.T) {
 			t.Logf("killed after %v with %d made, %d in the file, %d safe", c.after, last.records, len(recs), want.records)
 			// The lock died with the process.
 			must(t, openSel(t, path).Close())
+			must(t, openSelRows(t, path+".several").Close())
 		})
 	}
 }

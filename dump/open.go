@@ -11,7 +11,8 @@ import (
 type opened struct {
 	f       *os.File
 	size    int64
-	regular bool // false for a pipe or device: no lock, no tail, no sidecar
+	records uint64 // whole ones of a selection dump, once they are counted
+	regular bool   // false for a pipe or device: no lock, no tail, no sidecar
 	notes   []string
 }
 

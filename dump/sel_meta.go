@@ -22,6 +22,7 @@ type SelMeta struct {
 	NLayer  int               `json:"n_layer"`          // <arch>.block_count
 	NExpert int               `json:"n_expert"`         // <arch>.expert_count
 	NUsed   int               `json:"n_expert_used"`    // effective top-k of this run
+	Rows    bool              `json:"rows,omitempty"`   // the run says whose each record is, in the sidecar PATH.rows
 	Config  map[string]string `json:"config,omitempty"` // run configuration, as flag -> value
 }
 

@@ -18,10 +18,12 @@ const (
 // Safe for concurrent use; records of concurrent calls are not interleaved within a call.
 type SelWriter struct {
 	sink  sink
+	rows  *rowsSink // nil: whose the records are is not said. Used under the sink's lock
 	notes []string
 }
 
-// OpenSel opens the selection dump at path for append, creating it, and writes meta to the sidecar PATH.meta.json.
+// OpenSel opens the selection dump at path for append, creating it, and writes meta to the sidecar PATH.meta.json. With
+// meta.Rows it also opens the sidecar PATH.rows, for records of several sequences (RecordRows).
 //
 // Records of earlier runs stay. A torn tail is cut off first, since records appended behind it could not be read any
 // more; Notes tells of it. The cut is made only where the file is known to be a dump: a sidecar stands beside it, or
@@ -36,18 +38,38 @@ func OpenSel(path string, meta SelMeta) (*SelWriter, error) {
 	if o.regular {
 		var notes []string
 		if notes, err = prepareSel(path, o, meta); err == nil {
+			w.notes = append(w.notes, notes...)
+			err = w.openRows(path, o, meta.Rows)
+		}
+		if err == nil {
 			err = writeSelMeta(path, meta)
 		}
 		if err != nil {
 			o.f.Close()
+			_ = w.rows.close()
 			return nil, err
 		}
-		w.notes = append(w.notes, notes...)
 	} else {
 		w.notes = append(w.notes, fmt.Sprintf("dump: %s: not a regular file: no sidecar is written", path))
 	}
 	w.sink.start(path, o.f, o.size, wholeSel)
+	if w.rows != nil {
+		w.sink.before = w.rows.flush
+	}
 	return w, nil
+}
+
+// openRows opens the rows sidecar of a run that has one, and takes that of a dump which is gone away from a run that has none.
+func (w *SelWriter) openRows(path string, o *opened, rows bool) (err error) {
+	var notes []string
+	switch {
+	case rows:
+		w.rows, notes, err = openRows(path, o.records)
+	case o.size == 0:
+		notes, err = removeRows(path)
+	}
+	w.notes = append(w.notes, notes...)
+	return err
 }
 
 // prepareSel checks what the file holds already, cuts a torn tail and sets o.size to what is left.
@@ -59,6 +81,7 @@ func prepareSel(path string, o *opened, meta SelMeta) (notes []string, err error
 	for err == nil {
 		_, err = r.frame()
 	}
+	o.records = r.Records()
 	old, metaErr := ReadSelMeta(path)
 	if torn := (*TornError)(nil); errors.As(err, &torn) {
 		if metaErr != nil {
@@ -122,10 +145,20 @@ func (w *SelWriter) Record(layer, t, k int, expert []int32, weight []float32) er
 	if w == nil {
 		return nil
 	}
-	return w.record(layer, t, k, expert, weight)
+	return w.record(layer, t, k, expert, weight, nil, 0)
 }
 
-func (w *SelWriter) record(layer, t, k int, expert []int32, weight []float32) error {
+// RecordRows is Record for tokens of several sequences: rows, t of them, say whose each token is, pass the engine's forward
+// pass, from 1. They go to the sidecar; where OpenSel was not asked for one, only the records are kept. A dump with the
+// sidecar takes no Record.
+func (w *SelWriter) RecordRows(layer, t, k int, expert []int32, weight []float32, rows []Row, pass int64) error {
+	if w == nil {
+		return nil
+	}
+	return w.record(layer, t, k, expert, weight, rows, pass)
+}
+
+func (w *SelWriter) record(layer, t, k int, expert []int32, weight []float32, rows []Row, pass int64) error {
 	s := &w.sink
 	if t == 0 && len(expert) == 0 && len(weight) == 0 {
 		return nil
@@ -133,10 +166,20 @@ func (w *SelWriter) record(layer, t, k int, expert []int32, weight []float32) er
 	if err := checkSel(layer, t, k, expert, weight); err != nil {
 		return fmt.Errorf("dump: %s: %w", s.path, err)
 	}
+	if w.rows != nil {
+		if err := checkRows(t, rows, pass); err != nil {
+			return fmt.Errorf("dump: %s: layer %d: %w", s.path, layer, err)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.ready(); err != nil {
 		return err
+	}
+	if w.rows != nil {
+		if err := w.rows.add(rows, pass); err != nil {
+			return s.stop(err)
+		}
 	}
 	now := time.Now()
 	for i := 0; i < len(expert); i += k {
@@ -207,10 +250,14 @@ func (w *SelWriter) Flush() error {
 	return w.sink.flushNow()
 }
 
-// Close flushes, closes the file and gives up the lock. It returns the first write error, also when called again.
+// Close flushes, closes the files and gives up the lock. It returns the first write error, also when called again.
 func (w *SelWriter) Close() error {
 	if w == nil {
 		return nil
 	}
-	return w.sink.close()
+	err := w.sink.close()
+	if rowsErr := w.rows.close(); err == nil {
+		err = rowsErr
+	}
+	return err
 }

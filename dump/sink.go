@@ -33,6 +33,7 @@ type file interface {
 // Nothing is synced to the device: a killed process loses what it had buffered, a power failure may lose more.
 type sink struct {
 	path    string
+	before  func() error                           // called ahead of each write; nil: nothing. Its error ends the recording
 	whole   func(b []byte) (n int, records uint64) // longest prefix of b made of whole records
 	records atomic.Uint64                          // accepted; after a failed write: in the file
 
@@ -122,6 +123,11 @@ func (s *sink) flush(now time.Time) error {
 	if len(s.buf) == 0 {
 		return nil
 	}
+	if s.before != nil {
+		if err := s.before(); err != nil {
+			return s.stop(err)
+		}
+	}
 	n, err := s.f.Write(s.buf)
 	if err == nil && n < len(s.buf) {
 		err = io.ErrShortWrite
@@ -145,10 +151,15 @@ func (s *sink) fail(n int, err error) error {
 	at := s.size + int64(n)
 	s.size += int64(keep)
 	s.flushed += kept
+	return s.stop(fmt.Errorf("dump: %s: write failed at byte %d, %d records kept%s: %w", s.path, at, s.flushed, torn, pathCause(err)))
+}
+
+// stop ends the recording with what is in the file, and makes err sticky.
+func (s *sink) stop(err error) error {
 	s.records.Store(s.flushed)
 	s.buf = s.buf[:0]
-	s.err = fmt.Errorf("dump: %s: write failed at byte %d, %d records kept%s: %w", s.path, at, s.flushed, torn, pathCause(err))
-	return s.err
+	s.err = err
+	return err
 }
 
 // flushNow writes what is buffered to the file now. It returns the first write error, which names the file.

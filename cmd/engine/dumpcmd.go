@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -79,7 +80,14 @@ func statCommand(io streams) *cobra.Command {
 				return err
 			}
 			defer in.Close()
-			t, err := inspect.Stat(c.Context(), in)
+			var rows ioReader // of a dump that says whose its records are
+			if side, err := os.Open(dump.RowsPath(args[0])); err == nil {
+				defer side.Close()
+				rows = side
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			t, err := inspect.Stat(c.Context(), in, rows)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
@@ -92,6 +100,8 @@ func statCommand(io streams) *cobra.Command {
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	return c
 }
+
+type ioReader = io.Reader // as ioWriter
 
 type exportJSON struct {
 	Path  string `json:"path"`

@@ -7,8 +7,13 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sluice/dump"
 )
 
 func must(t testing.TB, err error) {
@@ -195,7 +200,7 @@ func TestCatJSONSelection(t *testing.T) {
 
 func TestStatSelection(t *testing.T) {
 	data := smallDump + "\x03\x02\x04\x00\x00\x00\x80\x3f\x04\x00\x00\x00\x80\x3f" + "\xff"
-	s, err := Stat(context.Background(), strings.NewReader(data))
+	s, err := Stat(context.Background(), strings.NewReader(data), nil)
 	must(t, err)
 	want := []SelTotal{
 		{Layer: 3, Tokens: 3, Slots: 5, MinK: 1, MaxK: 2, Experts: 4, MaxExpert: 287, MeanMass: (0.75 + 1 + 2) / 3, Repeated: 1},
@@ -213,9 +218,54 @@ func TestStatSelection(t *testing.T) {
 	}
 }
 
+// Whose records are is summed up from the sidecar of a dump, and from the columns of a trace.
+func TestStatSequences(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a")
+	for _, rows := range []bool{false, true} {
+		w, err := dump.OpenSel(path, dump.SelMeta{Rows: rows})
+		must(t, err)
+		for pass := range 3 {
+			for layer := range 2 {
+				must(t, w.RecordRows(layer, 3, 1, []int32{1, 2, 3}, []float32{1, 1, 1},
+					[]dump.Row{{Seq: 4, Turn: 6, Step: 30}, {Seq: 4, Turn: 6, Step: 31}, {Turn: 9, Phase: dump.Decode, Step: int32(pass)}}, int64(pass+1)))
+			}
+		}
+		must(t, w.Close())
+	}
+	data, side := readFile(t, path), readFile(t, dump.RowsPath(path))
+	for _, c := range []struct {
+		side []byte
+		want RowTotals
+		text string
+	}{
+		{side, RowTotals{Sequences: 5, Turns: 10, Passes: 3, Prefill: 12, Decode: 6, Unknown: 18},
+			"whose: 5 sequences, 10 turns, 3 forward passes; 12 records prefill, 6 decode, 18 unknown\nlayer"},
+		{side[:20], RowTotals{Unknown: 36, Torn: &Torn{0, 16}},
+			"whose: 0 sequences, 0 turns, 0 forward passes; 0 records prefill, 0 decode, 36 unknown\nsidecar: torn tail: 0 whole rows, torn at byte 16\n"},
+	} {
+		s, err := Stat(context.Background(), bytes.NewReader(data), bytes.NewReader(c.side))
+		must(t, err)
+		var b bytes.Buffer
+		must(t, s.WriteText(&b))
+		c.want.pass = s.Rows.pass
+		if !cmp.Equal(*s.Rows, c.want, cmp.AllowUnexported(RowTotals{})) || !strings.Contains(b.String(), c.text) || s.Records != 36 {
+			t.Errorf("%+v\n%s", s.Rows, b.String())
+		}
+	}
+	if _, err := Stat(context.Background(), bytes.NewReader(data), strings.NewReader("no sidecar at all")); err == nil || !strings.Contains(err.Error(), "not the rows of a selection dump") {
+		t.Error(err)
+	}
+	s, err := Stat(context.Background(), strings.NewReader(strings.TrimSuffix(header, "\n")+",seq,pass\n"+
+		"2,0,28,3,0,60,0.5,1,0,0,5,17\n0,1,4,3,0,61,0.5,1,0,1,0,17\n0,1,5,3,0,61,0.5,1,0,1,0,19\n"), nil)
+	must(t, err)
+	if r := s.Rows; r == nil || r.Sequences != 6 || r.Turns != 3 || r.Passes != 2 || r.Prefill != 1 || r.Decode != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestStatTrace(t *testing.T) {
 	data := readFile(t, "testdata/qwen-dropped-part.route.csv")
-	s, err := Stat(context.Background(), bytes.NewReader(data))
+	s, err := Stat(context.Background(), bytes.NewReader(data), nil)
 	must(t, err)
 	var rows, misses, dropped, unknown uint64
 	read, weight := int64(0), 0.0
@@ -240,7 +290,7 @@ func TestCancelledAndFailing(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	big := strings.Repeat(smallDump, 30000)
-	if _, err := Stat(ctx, strings.NewReader(big)); !errors.Is(err, context.Canceled) {
+	if _, err := Stat(ctx, strings.NewReader(big), nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	if _, err := Cat(ctx, io.Discard, strings.NewReader(big), CatOptions{Layer: -1}); !errors.Is(err, context.Canceled) {
@@ -261,7 +311,7 @@ func FuzzCat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, asJSON bool) {
 		var b bytes.Buffer
 		torn, err := Cat(context.Background(), &b, bytes.NewReader(data), CatOptions{Layer: -1, JSON: asJSON})
-		s, statErr := Stat(context.Background(), bytes.NewReader(data))
+		s, statErr := Stat(context.Background(), bytes.NewReader(data), nil)
 		if (err == nil) != (statErr == nil) {
 			t.Fatal(err, statErr)
 		}
@@ -284,7 +334,7 @@ func BenchmarkStat(b *testing.B) {
 	data := bytes.Repeat(readFile(b, "testdata/truncated-288.sel.bin")[:50000], 20)
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {
-		_, err := Stat(context.Background(), bytes.NewReader(data))
+		_, err := Stat(context.Background(), bytes.NewReader(data), nil)
 		must(b, err)
 	}
 }

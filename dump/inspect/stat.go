@@ -21,6 +21,32 @@ type Totals struct {
 	Torn    *Torn        `json:"torn"`
 	Sel     []SelTotal   `json:"selection_layers,omitempty"`
 	Trace   []TraceTotal `json:"trace_layers,omitempty"`
+	Rows    *RowTotals   `json:"rows,omitempty"` // whose the records are, where the recording says so
+}
+
+// RowTotals sum up whose the records of a selection dump, or the rows of a trace, are.
+type RowTotals struct {
+	Sequences int    `json:"sequences"`       // highest number and 1
+	Turns     int    `json:"turns"`           // highest number and 1
+	Passes    uint64 `json:"passes"`          // forward passes
+	Prefill   uint64 `json:"prefill_records"` // rows of a trace
+	Decode    uint64 `json:"decode_records"`
+	Unknown   uint64 `json:"unknown_records"` // of which the sidecar says nothing
+	Torn      *Torn  `json:"torn"`            // the sidecar
+	pass      int64
+}
+
+func (t *RowTotals) add(seq, turn, phase int, pass int64) {
+	t.Sequences, t.Turns = max(t.Sequences, seq+1), max(t.Turns, turn+1)
+	if pass != t.pass {
+		t.pass = pass
+		t.Passes++
+	}
+	if phase == dump.Decode {
+		t.Decode++
+	} else {
+		t.Prefill++
+	}
 }
 
 // SelTotal sums up one layer of a selection dump.
@@ -72,8 +98,9 @@ func (b bitset) count() int {
 	return n
 }
 
-// Stat reads a recording once and sums it up by layer.
-func Stat(ctx context.Context, r io.ReadSeeker) (*Totals, error) {
+// Stat reads a recording once and sums it up by layer. rows: the rows sidecar of a selection dump (dump.RowsPath), nil where
+// it has none.
+func Stat(ctx context.Context, r io.ReadSeeker, rows io.Reader) (*Totals, error) {
 	kind, err := Detect(r)
 	if err != nil {
 		return nil, err
@@ -82,7 +109,7 @@ func Stat(ctx context.Context, r io.ReadSeeker) (*Totals, error) {
 	if kind == Trace {
 		err = t.trace(ctx, r)
 	} else {
-		err = t.selection(ctx, r)
+		err = t.selection(ctx, r, rows)
 	}
 	if t.Torn, err = tornOf(err); err != nil {
 		return nil, fmt.Errorf("inspect: %w", err)
@@ -90,7 +117,7 @@ func Stat(ctx context.Context, r io.ReadSeeker) (*Totals, error) {
 	return t, nil
 }
 
-func (t *Totals) selection(ctx context.Context, in io.Reader) error {
+func (t *Totals) selection(ctx context.Context, in, rows io.Reader) error {
 	type acc struct {
 		SelTotal
 		mass float64
@@ -99,8 +126,17 @@ func (t *Totals) selection(ctx context.Context, in io.Reader) error {
 	var layers [256]*acc
 	last := make([]uint64, 1<<16) // number of the last record with this expert
 	r := dump.NewSelReader(in)
-	rec, err := r.Next()
-	for ; err == nil; rec, err = r.Next() {
+	next := r.Next
+	if rows != nil {
+		p, err := dump.NewSelRowReader(in, rows)
+		if err != nil {
+			return err
+		}
+		r, next = p.SelReader, func() (dump.SelRecord, error) { return t.pair(p) }
+		t.Rows = &RowTotals{}
+	}
+	rec, err := next()
+	for ; err == nil; rec, err = next() {
 		n := r.Records()
 		if n&0xffff == 0 && ctx.Err() != nil {
 			return ctx.Err()
@@ -140,6 +176,22 @@ func (t *Totals) selection(ctx context.Context, in io.Reader) error {
 	return err
 }
 
+// pair counts whose the next record is.
+func (t *Totals) pair(p *dump.SelRowReader) (dump.SelRecord, error) {
+	rec, row, known, err := p.Next()
+	switch {
+	case err != nil:
+		if torn := p.RowsTorn(); torn != nil {
+			t.Rows.Torn = &Torn{torn.Records, torn.Offset}
+		}
+	case known:
+		t.Rows.add(int(row.Seq), int(row.Turn), int(row.Phase), row.Pass)
+	default:
+		t.Rows.Unknown++
+	}
+	return rec, err
+}
+
 func (t *Totals) trace(ctx context.Context, in io.ReadSeeker) error {
 	type key struct{ layer, phase int }
 	type acc struct {
@@ -150,6 +202,9 @@ func (t *Totals) trace(ctx context.Context, in io.ReadSeeker) error {
 	r, err := dump.NewTraceReader(in)
 	if err != nil {
 		return err
+	}
+	if r.Seqs() {
+		t.Rows = &RowTotals{}
 	}
 	var row dump.TraceRow
 	for err = r.Next(&row); err == nil; err = r.Next(&row) {
@@ -163,6 +218,9 @@ func (t *Totals) trace(ctx context.Context, in io.ReadSeeker) error {
 				a.Phase = "decode"
 			}
 			layers[key{row.Layer, row.Phase}] = a
+		}
+		if t.Rows != nil {
+			t.Rows.add(row.Seq, row.Turn, row.Phase, row.Pass)
 		}
 		a.Rows++
 		a.seen.add(row.Expert)
@@ -215,6 +273,16 @@ func (t *Totals) WriteText(w io.Writer) error {
 	fmt.Fprintf(w, "%s: %d %s, %d bytes\n", t.Kind, t.Records, unit, t.Bytes)
 	if t.Torn != nil {
 		fmt.Fprintln(w, t.Torn)
+	}
+	if r := t.Rows; r != nil {
+		fmt.Fprintf(w, "whose: %d sequences, %d turns, %d forward passes; %d %s prefill, %d decode", r.Sequences, r.Turns, r.Passes, r.Prefill, unit, r.Decode)
+		if r.Unknown > 0 {
+			fmt.Fprintf(w, ", %d unknown", r.Unknown)
+		}
+		fmt.Fprintln(w)
+		if r.Torn != nil {
+			fmt.Fprintf(w, "sidecar: torn tail: %d whole rows, torn at byte %d\n", r.Torn.Records, r.Torn.Offset)
+		}
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(cells ...any) {
