@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"sluice/dump/dumptest"
 )
 
 func BenchmarkRecord(b *testing.B) {
@@ -45,7 +47,7 @@ func BenchmarkTraceCall(b *testing.B) {
 }
 
 func BenchmarkSelReader(b *testing.B) {
-	data := readFile(b, "testdata/clustered-288.sel.bin")
+	data := dumptest.Read(b, "clustered-288.sel.bin")
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -57,7 +59,7 @@ func BenchmarkSelReader(b *testing.B) {
 }
 
 func BenchmarkTraceReader(b *testing.B) {
-	data := readFile(b, "testdata/qwen-dropped-part.route.csv")
+	data := dumptest.Read(b, "qwen-dropped-part.route.csv")
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {

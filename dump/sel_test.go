@@ -18,6 +18,8 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"sluice/dump/dumptest"
 )
 
 var testMeta = SelMeta{Model: "tiny <moe>.gguf", Arch: "qwen3moe", NLayer: 4, NExpert: 288, NUsed: 3, Config: map[string]string{"arm": "table"}}
@@ -358,7 +360,7 @@ type silentReader struct{}
 func (silentReader) Read([]byte) (int, error) { return 0, nil }
 
 func TestSelReaderDoesNotAllocate(t *testing.T) {
-	data := readFile(t, "testdata/clustered-288.sel.bin")
+	data := dumptest.Read(t, "clustered-288.sel.bin")
 	r := NewSelReader(bytes.NewReader(data))
 	if n := testing.AllocsPerRun(2000, func() {
 		if _, err := r.Next(); err != nil {
@@ -480,8 +482,8 @@ func TestSelReferenceFiles(t *testing.T) {
 				CoactMax   int     `json:"coact_max"`
 			}
 		}
-		must(t, json.Unmarshal(readFile(t, "testdata/"+name+".stats.json"), &want))
-		data := readFile(t, "testdata/"+name+".sel.bin")
+		must(t, json.Unmarshal(dumptest.Read(t, name+".stats.json"), &want))
+		data := dumptest.Read(t, name+".sel.bin")
 		recs, _, err := readSel(bytes.NewReader(data))
 		if err != io.EOF || len(recs) != want.Records {
 			t.Fatalf("%s: %d records, %v", name, len(recs), err)
@@ -520,14 +522,14 @@ func TestSelReferenceFiles(t *testing.T) {
 			}
 		}
 	}
-	recs, _, err := readSel(bytes.NewReader(readFile(t, "testdata/truncated-288.sel.bin")))
+	recs, _, err := readSel(bytes.NewReader(dumptest.Read(t, "truncated-288.sel.bin")))
 	torn := (*TornError)(nil)
 	if !errors.As(err, &torn) || torn.Records != 1000 || torn.Offset != 50000 || len(recs) != 1000 {
 		t.Errorf("truncated-288: %d records, %v", len(recs), err)
 	}
 	// Another engine's dump has no sidecar; its torn tail is repaired all the same.
 	path := filepath.Join(t.TempDir(), "a.sel.bin")
-	must(t, os.WriteFile(path, readFile(t, "testdata/truncated-288.sel.bin"), 0o666))
+	must(t, os.WriteFile(path, dumptest.Read(t, "truncated-288.sel.bin"), 0o666))
 	w := openSel(t, path)
 	recordGolden(t, w)
 	must(t, w.Close())

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"sluice/dump/dumptest"
 )
 
 // bothPaths reads data with and without the fast path.
@@ -68,7 +70,7 @@ func TestTraceFastPath(t *testing.T) {
 		t.Fatalf("%d rows, %v", rows, err)
 	}
 	for _, name := range []string{"qwen-head", "qwen-dropped-part"} {
-		if rows, err := bothPaths(t, readFile(t, "testdata/"+name+".route.csv")); rows < 1000 || err != io.EOF {
+		if rows, err := bothPaths(t, dumptest.Read(t, name+".route.csv")); rows < 1000 || err != io.EOF {
 			t.Errorf("%s: %d rows, %v", name, rows, err)
 		}
 	}

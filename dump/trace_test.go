@@ -17,6 +17,8 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"sluice/dump/dumptest"
 )
 
 var nan32 = float32(math.NaN())
@@ -488,7 +490,7 @@ func TestTraceReferenceFiles(t *testing.T) {
 		{"qwen-head", 1949, 1949, 1949, 704, 0, 0, 9, 2000, 2064420864, 324.859079765},
 		{"qwen-dropped-part", 1999, 999, 1478, 677, 179, 2, 10, 2050, 2011004928, 332.983598775},
 	} {
-		tr, rows, err := readTrace(bytes.NewReader(readFile(t, "testdata/"+c.name+".route.csv")))
+		tr, rows, err := readTrace(bytes.NewReader(dumptest.Read(t, c.name+".route.csv")))
 		if err != io.EOF {
 			t.Fatal(err)
 		}
@@ -531,7 +533,7 @@ func TestTraceReferenceFiles(t *testing.T) {
 
 // A trace that another engine wrote is reproduced byte for byte from its rows.
 func TestTraceWriterReproducesReference(t *testing.T) {
-	data := readFile(t, "testdata/qwen-dropped-part.route.csv")
+	data := dumptest.Read(t, "qwen-dropped-part.route.csv")
 	tr, rows, err := readTrace(bytes.NewReader(data))
 	if err != io.EOF {
 		t.Fatal(err)
@@ -574,7 +576,7 @@ func TestTraceWriterReproducesReference(t *testing.T) {
 }
 
 func TestTraceReaderDoesNotAllocate(t *testing.T) {
-	tr, err := NewTraceReader(bytes.NewReader(readFile(t, "testdata/qwen-dropped-part.route.csv")))
+	tr, err := NewTraceReader(bytes.NewReader(dumptest.Read(t, "qwen-dropped-part.route.csv")))
 	must(t, err)
 	var row TraceRow
 	if n := testing.AllocsPerRun(1500, func() { must(t, tr.Next(&row)) }); n != 0 {

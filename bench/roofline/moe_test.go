@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"sluice/dump/dumptest"
 )
 
 // The closed form against its meaning: exact at the ends, and a simulation in between.
@@ -58,7 +60,7 @@ func TestUniformDistinctIsExactForManyExperts(t *testing.T) {
 
 func testDump(t *testing.T, name, order string, w *Weights) *MeasuredRouting {
 	t.Helper()
-	f, err := os.Open("testdata/" + name)
+	f, err := os.Open(dumptest.File(t, name))
 	if err != nil {
 		t.Fatal(err)
 	}

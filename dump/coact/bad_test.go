@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"sluice/dump/dumptest"
 )
 
 func TestBadInput(t *testing.T) {
@@ -46,7 +48,7 @@ func TestBadInput(t *testing.T) {
 }
 
 func TestTornDump(t *testing.T) {
-	r := analyse(t, readFile(t, "testdata/truncated-288.sel.bin"), options288)
+	r := analyse(t, dumptest.Read(t, "truncated-288.sel.bin"), options288)
 	if r.Records != 1000 || len(r.Notes) == 0 || r.Notes[0] != "torn tail: 1000 whole records used, torn at byte 50000" {
 		t.Errorf("%d records, notes %q", r.Records, r.Notes)
 	}

@@ -5,11 +5,13 @@ import (
 	"context"
 	"runtime"
 	"testing"
+
+	"sluice/dump/dumptest"
 )
 
 // All that Analyse ever allocates is the same for a file and for one forty times as long.
 func TestMemoryDoesNotGrowWithTheFile(t *testing.T) {
-	data := readFile(t, "testdata/clustered-288.sel.bin")
+	data := dumptest.Read(t, "clustered-288.sel.bin")
 	o := Options{Experts: 288, Cards: 2, Replicate: []int{16}, Threads: 2}
 	allocated := func(times int) uint64 {
 		in := bytes.NewReader(bytes.Repeat(data, times))
@@ -27,7 +29,7 @@ func TestMemoryDoesNotGrowWithTheFile(t *testing.T) {
 }
 
 func BenchmarkAnalyse(b *testing.B) {
-	data := bytes.Repeat(readFile(b, "testdata/clustered-288.sel.bin"), 100)
+	data := bytes.Repeat(dumptest.Read(b, "clustered-288.sel.bin"), 100)
 	o := options288
 	o.Threads = 1
 	b.SetBytes(int64(len(data)))
@@ -40,7 +42,7 @@ func BenchmarkAnalyse(b *testing.B) {
 
 // The first of the three passes: read and check every record.
 func BenchmarkSurvey(b *testing.B) {
-	data := bytes.Repeat(readFile(b, "testdata/clustered-288.sel.bin"), 100)
+	data := bytes.Repeat(dumptest.Read(b, "clustered-288.sel.bin"), 100)
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {

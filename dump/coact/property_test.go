@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sluice/dump"
+	"sluice/dump/dumptest"
 )
 
 // appendRecord encodes one record of a selection dump.
@@ -125,7 +126,7 @@ func TestPrintedScoresFollowFromThePlacementFile(t *testing.T) {
 		cards, replicate []int
 	}{
 		"random":    {randomDump(1, 3, 400, 24, 4), 24, []int{2, 3, 5, 16}, []int{0, 1, 7, 23, 24}},
-		"clustered": {readFile(t, "testdata/clustered-288.sel.bin"), 288, []int{2, 7}, []int{16}},
+		"clustered": {dumptest.Read(t, "clustered-288.sel.bin"), 288, []int{2, 7}, []int{16}},
 	} {
 		data, experts := c.data, c.experts
 		for _, cards := range c.cards {

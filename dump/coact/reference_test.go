@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
+
+	"sluice/dump/dumptest"
 )
 
 func must(t testing.TB, err error) {
@@ -26,13 +27,6 @@ func wantErr(t testing.TB, err error, texts ...string) {
 			t.Errorf("error %q lacks %q", err, s)
 		}
 	}
-}
-
-func readFile(t testing.TB, name string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(name)
-	must(t, err)
-	return b
 }
 
 func analyse(t testing.TB, data []byte, o Options) *Report {
@@ -66,8 +60,8 @@ func TestStatisticsAgreeWithReference(t *testing.T) {
 				} `json:"even_split_all_tokens"`
 			}
 		}
-		must(t, json.Unmarshal(readFile(t, "testdata/"+name+".stats.json"), &want))
-		r := analyse(t, readFile(t, "testdata/"+name+".sel.bin"), options288)
+		must(t, json.Unmarshal(dumptest.Read(t, name+".stats.json"), &want))
+		r := analyse(t, dumptest.Read(t, name+".sel.bin"), options288)
 		if r.Records != want.Records || len(r.Layers) != len(want.Layers) || r.Experts != want.Experts {
 			t.Fatalf("%s: %d records in %d layers", name, r.Records, len(r.Layers))
 		}
@@ -96,7 +90,7 @@ func splitAt(t testing.TB, r *Report, replicate int) *Split {
 }
 
 func TestClusteredStaysOnOneCard(t *testing.T) {
-	r := analyse(t, readFile(t, "testdata/clustered-288.sel.bin"), options288)
+	r := analyse(t, dumptest.Read(t, "clustered-288.sel.bin"), options288)
 	s := splitAt(t, r, 16)
 	if s.HeldOut.PSingle <= 0.97 {
 		t.Errorf("P(single) on held-out tokens %.4f, want above 0.97", s.HeldOut.PSingle)
@@ -115,7 +109,7 @@ func TestClusteredStaysOnOneCard(t *testing.T) {
 func TestUniformDoesNot(t *testing.T) {
 	o := options288
 	o.Replicate = []int{0}
-	r := analyse(t, readFile(t, "testdata/uniform-288.sel.bin"), o)
+	r := analyse(t, dumptest.Read(t, "uniform-288.sel.bin"), o)
 	const chance = 2.0 / 256
 	s := splitAt(t, r, 0)
 	for name, p := range map[string]float64{"held out": s.HeldOut.PSingle, "random": s.Random.PSingle, "even": s.Even.PSingle} {

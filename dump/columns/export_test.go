@@ -14,6 +14,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"sluice/dump"
+	"sluice/dump/dumptest"
 )
 
 func must(t testing.TB, err error) {
@@ -60,7 +61,7 @@ func selRows(t testing.TB, data []byte) []selRow {
 var sameBits = cmp.Comparer(func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) || a != a && b != b })
 
 func TestSelectionRoundTrip(t *testing.T) {
-	data := readFile(t, "testdata/clustered-288.sel.bin")
+	data := dumptest.Read(t, "clustered-288.sel.bin")
 	data = append(data, 9, 2, 1, 0, 0, 0, 0xc0, 0x7f, 0xff, 0xff, 0, 0, 0x80, 0xff) // NaN, and -Inf of expert 65535, top-2
 	file, s := export(t, data)
 	want := selRows(t, data)
@@ -126,7 +127,7 @@ func traceRows(t testing.TB, data []byte) (rows []traceRow, extras [][]string) {
 
 func TestTraceRoundTrip(t *testing.T) {
 	for _, name := range []string{"qwen-head", "qwen-dropped-part"} {
-		data := readFile(t, "testdata/"+name+".route.csv")
+		data := dumptest.Read(t, name+".route.csv")
 		file, s := export(t, data)
 		want, _ := traceRows(t, data)
 		got, err := parquet.Read[traceRow](bytes.NewReader(file), int64(len(file)))
@@ -203,7 +204,7 @@ func TestTraceSequences(t *testing.T) {
 
 func TestSmallerThanTheRecording(t *testing.T) {
 	for _, name := range []string{"clustered-288.sel.bin", "qwen-head.route.csv", "qwen-dropped-part.route.csv"} {
-		data := readFile(t, "testdata/"+name)
+		data := dumptest.Read(t, name)
 		file, _ := export(t, data)
 		t.Logf("%s: %d bytes, Parquet %d", name, len(data), len(file))
 		if len(file) >= len(data) {
@@ -213,7 +214,7 @@ func TestSmallerThanTheRecording(t *testing.T) {
 }
 
 func TestSameBytesAgain(t *testing.T) {
-	data := readFile(t, "testdata/qwen-head.route.csv")
+	data := dumptest.Read(t, "qwen-head.route.csv")
 	a, _ := export(t, data)
 	b, _ := export(t, data)
 	if !bytes.Equal(a, b) {
@@ -222,7 +223,7 @@ func TestSameBytesAgain(t *testing.T) {
 }
 
 func TestTorn(t *testing.T) {
-	file, s := export(t, readFile(t, "testdata/truncated-288.sel.bin"))
+	file, s := export(t, dumptest.Read(t, "truncated-288.sel.bin"))
 	if s.Torn == nil || s.Torn.Records != 1000 || s.Torn.Offset != 50000 || s.Rows != 8000 {
 		t.Errorf("%+v %+v", s, s.Torn)
 	}
@@ -245,12 +246,12 @@ func TestExportRefuses(t *testing.T) {
 			t.Errorf("%q: %v, want %q", data, err, want)
 		}
 	}
-	if _, err := Export(context.Background(), failing{}, bytes.NewReader(readFile(t, "testdata/clustered-288.sel.bin")), nil); err == nil || !strings.Contains(err.Error(), "short write") {
+	if _, err := Export(context.Background(), failing{}, bytes.NewReader(dumptest.Read(t, "clustered-288.sel.bin")), nil); err == nil || !strings.Contains(err.Error(), "short write") {
 		t.Error(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
-	if _, err := Export(ctx, io.Discard, bytes.NewReader(readFile(t, "testdata/clustered-288.sel.bin")), nil); err == nil {
+	if _, err := Export(ctx, io.Discard, bytes.NewReader(dumptest.Read(t, "clustered-288.sel.bin")), nil); err == nil {
 		t.Error("not cancelled")
 	}
 }
@@ -260,8 +261,8 @@ type failing struct{}
 func (failing) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 
 func FuzzExport(f *testing.F) {
-	f.Add(readFile(f, "testdata/clustered-288.sel.bin")[:120])
-	f.Add(readFile(f, "testdata/qwen-dropped-part.route.csv")[:3000])
+	f.Add(dumptest.Read(f, "clustered-288.sel.bin")[:120])
+	f.Add(dumptest.Read(f, "qwen-dropped-part.route.csv")[:3000])
 	f.Add([]byte("# route_trace v1\n,turn,phase,step,layer,slot,expert,weight,residency,expert_bytes,a.b\nx,0,1,2,3,4,5,nan,1,0,\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var b bytes.Buffer

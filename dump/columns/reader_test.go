@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"sluice/dump/dumptest"
 )
 
 // readerEnv names a folder with a node_modules in which the packages of testdata/reader/package.json are installed.
@@ -48,7 +50,7 @@ func readForeign(t *testing.T, file []byte) foreign {
 }
 
 func TestForeignReaderSelection(t *testing.T) {
-	data := readFile(t, "testdata/clustered-288.sel.bin")
+	data := dumptest.Read(t, "clustered-288.sel.bin")
 	file, _ := export(t, data)
 	got := readForeign(t, file)
 	want := selRows(t, data)
@@ -79,7 +81,7 @@ func TestForeignReaderSelection(t *testing.T) {
 
 func TestForeignReaderTrace(t *testing.T) {
 	for _, name := range []string{"qwen-head", "qwen-dropped-part"} {
-		data := readFile(t, "testdata/"+name+".route.csv")
+		data := dumptest.Read(t, name+".route.csv")
 		file, _ := export(t, data)
 		got := readForeign(t, file)
 		want, _ := traceRows(t, data)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sluice/dump"
+	"sluice/dump/dumptest"
 )
 
 func must(t testing.TB, err error) {
@@ -23,17 +24,10 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func readFile(t testing.TB, name string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(name)
-	must(t, err)
-	return b
-}
-
 const header = "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes,dropped\n"
 
 func TestDetect(t *testing.T) {
-	sel := readFile(t, "testdata/truncated-288.sel.bin")
+	sel := dumptest.Read(t, "truncated-288.sel.bin")
 	for _, c := range []struct {
 		name, data string
 		kind       Kind
@@ -232,7 +226,7 @@ func TestStatSequences(t *testing.T) {
 		}
 		must(t, w.Close())
 	}
-	data, side := readFile(t, path), readFile(t, dump.RowsPath(path))
+	data, side := mustRead(t, path), mustRead(t, dump.RowsPath(path))
 	for _, c := range []struct {
 		side []byte
 		want RowTotals
@@ -264,7 +258,7 @@ func TestStatSequences(t *testing.T) {
 }
 
 func TestStatTrace(t *testing.T) {
-	data := readFile(t, "testdata/qwen-dropped-part.route.csv")
+	data := dumptest.Read(t, "qwen-dropped-part.route.csv")
 	s, err := Stat(context.Background(), bytes.NewReader(data), nil)
 	must(t, err)
 	var rows, misses, dropped, unknown uint64
@@ -331,10 +325,17 @@ func FuzzCat(f *testing.F) {
 }
 
 func BenchmarkStat(b *testing.B) {
-	data := bytes.Repeat(readFile(b, "testdata/truncated-288.sel.bin")[:50000], 20)
+	data := bytes.Repeat(dumptest.Read(b, "truncated-288.sel.bin")[:50000], 20)
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {
 		_, err := Stat(context.Background(), bytes.NewReader(data), nil)
 		must(b, err)
 	}
+}
+
+func mustRead(t testing.TB, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return data
 }

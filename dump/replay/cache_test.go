@@ -12,6 +12,7 @@ import (
 
 	"sluice/bench/gen"
 	"sluice/dump"
+	"sluice/dump/dumptest"
 )
 
 func cacheFile(t testing.TB, path string, c CacheConfig) *CacheReport {
@@ -39,7 +40,7 @@ func TestCacheGolden(t *testing.T) {
 	for _, mb := range []int64{500, 1000, 2000, 3000, 4000} {
 		c.Budgets = append(c.Budgets, mb<<20)
 	}
-	got := cacheText(t, cacheFile(t, "testdata/qwen.route.csv", c))
+	got := cacheText(t, cacheFile(t, dumptest.File(t, "qwen.route.csv"), c))
 	want := readFile(t, "testdata/qwen.cache-replay.txt")
 	if !strings.HasPrefix(got, want) {
 		t.Errorf("got\n%s\nwant the head\n%s", got, want)
@@ -52,7 +53,7 @@ func TestCacheGolden(t *testing.T) {
 		t.Errorf("got\n%s\nwant the tail\n%s", got, want)
 	}
 	// The run was recorded with 4000 MiB and lru, and its own hit rate is that cell's.
-	r := cacheFile(t, "testdata/qwen.route.csv", CacheConfig{Budgets: []int64{4000 << 20}, Order: OrderLive})
+	r := cacheFile(t, dumptest.File(t, "qwen.route.csv"), CacheConfig{Budgets: []int64{4000 << 20}, Order: OrderLive})
 	if a, b := r.Cells[0].Decode.HitRate(), percent(r.Recorded.Decode.Hits, r.Recorded.Decode.Lookups)/100; a-b > 0.001 || b-a > 0.001 {
 		t.Errorf("live lru hits %.4f, recorded %.4f", a, b)
 	}

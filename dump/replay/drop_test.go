@@ -13,6 +13,7 @@ import (
 
 	"sluice/bench/gen"
 	"sluice/dump"
+	"sluice/dump/dumptest"
 	"sluice/dump/scripttest"
 	"sluice/moe/store"
 )
@@ -69,13 +70,13 @@ func smallTrace(seed uint64) gen.TraceConfig {
 // The figures of the format's own script stand, byte for byte, at the head of the output.
 func TestDropGolden(t *testing.T) {
 	for _, name := range []string{"qwen", "qwen-dropped"} {
-		got := dropText(t, dropFile(t, "testdata/"+name+".route.csv", DropConfig{}))
+		got := dropText(t, dropFile(t, dumptest.File(t, name+".route.csv"), DropConfig{}))
 		want := readFile(t, "testdata/"+name+".drop-replay.txt")
 		if !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got\n%s\nwant the head\n%s", name, got, want)
 		}
 		tail := "testdata/" + name + ".beyond.txt"
-		got = dropText(t, dropFile(t, "testdata/"+name+".route.csv", DropConfig{Budgets: []int64{4000 << 20}}))[len(want):]
+		got = dropText(t, dropFile(t, dumptest.File(t, name+".route.csv"), DropConfig{Budgets: []int64{4000 << 20}}))[len(want):]
 		if *update {
 			must(t, os.WriteFile(tail, []byte(got), 0o644))
 		}
@@ -87,13 +88,13 @@ func TestDropGolden(t *testing.T) {
 
 // A run recorded with dropping: the static replay of its rows finds what it dropped, row for row.
 func TestDropRecorded(t *testing.T) {
-	r := dropFile(t, "testdata/qwen-dropped.route.csv", DropConfig{})
+	r := dropFile(t, dumptest.File(t, "qwen-dropped.route.csv"), DropConfig{})
 	d := &r.Decode
 	if f := d.Fracs[2]; d.Dropped != 2675 || f.Both != 2675 || f.Dropped != 2675 || r.Unknown != 43 || r.Rows != 44766 {
 		t.Errorf("dropped %d, static %+v, %d rows, %d unknown", d.Dropped, f, r.Rows, r.Unknown)
 	}
 	// The other way round: the bytes that were not read, taken from the sizes, are those that the undropped trace has.
-	plain := dropFile(t, "testdata/qwen.route.csv", DropConfig{})
+	plain := dropFile(t, dumptest.File(t, "qwen.route.csv"), DropConfig{})
 	saved := ratio(float64(d.DroppedBytes), float64(d.DroppedBytes+d.MissBytes))
 	if want := plain.Decode.IOSaved(&plain.Decode.Fracs[2]); math.Abs(saved-want) > 0.002 {
 		t.Errorf("not read: %.4f of the bytes, the undropped trace says %.4f", saved, want)

@@ -12,13 +12,13 @@ import (
 	"testing"
 
 	"sluice/dump"
+	"sluice/dump/dumptest"
 )
 
 const (
-	droppedTrace  = "../replay/testdata/qwen-dropped.route.csv"
-	plainTrace    = "../replay/testdata/qwen.route.csv"
-	clusteredDump = "../coact/testdata/clustered-288.sel.bin"
-	tornDump      = "../coact/testdata/truncated-288.sel.bin"
+	droppedTrace  = "../testdata/qwen-dropped.route.csv"
+	plainTrace    = "../testdata/qwen.route.csv"
+	clusteredDump = "../testdata/clustered-288.sel.bin"
 )
 
 type count struct {
@@ -320,10 +320,7 @@ const header = "# route_trace v1\n# model=m arch=a n_layer=4 n_expert=8 n_expert
 
 // TestFaults: what is wrong with an input is said, and where; what is only incomplete is shown with a note.
 func TestFaults(t *testing.T) {
-	torn, err := os.ReadFile(tornDump)
-	if err != nil {
-		t.Fatal(err)
-	}
+	torn := dumptest.Read(t, "truncated-288.sel.bin")
 	for _, c := range []struct {
 		name, data string
 		side       *dump.SelMeta
