@@ -18,9 +18,13 @@ const (
 // Safe for concurrent use; records of concurrent calls are not interleaved within a call.
 type SelWriter struct {
 	sink  sink
+	whose bool      // it was opened to be told whose records are (SelMeta.Rows)
 	rows  *rowsSink // nil: whose the records are is not said. Used under the sink's lock
 	notes []string
 }
+
+// TakesRows says whether the dump was opened for records of several sequences (SelMeta.Rows).
+func (w *SelWriter) TakesRows() bool { return w != nil && w.whose }
 
 // OpenSel opens the selection dump at path for append, creating it, and writes meta to the sidecar PATH.meta.json. With
 // meta.Rows it also opens the sidecar PATH.rows, for records of several sequences (RecordRows).
@@ -34,7 +38,7 @@ func OpenSel(path string, meta SelMeta) (*SelWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &SelWriter{notes: o.notes}
+	w := &SelWriter{notes: o.notes, whose: meta.Rows}
 	if o.regular {
 		var notes []string
 		if notes, err = prepareSel(path, o, meta); err == nil {

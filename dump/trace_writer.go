@@ -322,6 +322,9 @@ func limitOr(stated int) int {
 // TakesAhead tells whether calls may say what was read ahead (TraceMeta.Ahead).
 func (w *TraceWriter) TakesAhead() bool { return w != nil && w.ahead }
 
+// TakesRows says whether the trace was opened for rows of several sequences (TraceMeta.Seqs).
+func (w *TraceWriter) TakesRows() bool { return w != nil && w.seqs }
+
 // Rows is how many rows this writer has taken. After a write error it is the number that are whole in the file. Safe
 // to call while another goroutine records.
 func (w *TraceWriter) Rows() uint64 {

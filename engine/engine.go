@@ -20,7 +20,6 @@ type Engine struct {
 	cfg  Config
 	src  store.Source
 	back model.Backend
-	rows bool // recordings say whose each row is: it was opened for several sequences
 
 	pass  model.Pass
 	spans []model.Span // capacity Seqs
@@ -48,7 +47,7 @@ func Open(m *model.Model, c Config) (_ *Engine, err error) {
 	if c.Telemetry != nil && c.Recorder == nil && c.Device == nil {
 		c.Recorder = model.NewRecorder(1, 1) // its clock readings are what is wanted
 	}
-	e := &Engine{m: m, cfg: c, src: c.Source, rows: c.Seqs > 1}
+	e := &Engine{m: m, cfg: c, src: c.Source}
 	if e.src == nil {
 		if e.src, err = store.NewMapped(m.Layout); err != nil {
 			return nil, err
@@ -57,9 +56,16 @@ func Open(m *model.Model, c Config) (_ *Engine, err error) {
 	if err := e.cfg.fillPrefetch(e.src.Stats().BudgetBytes); err != nil {
 		return nil, err
 	}
+	taps, err := e.taps()
+	if err != nil {
+		if c.Source == nil {
+			err = errors.Join(err, e.src.Close())
+		}
+		return nil, err
+	}
 	b := model.Config{Model: m, Ctx: c.Ctx, Seqs: c.Seqs, Batch: c.Batch, Threads: c.Threads, Arm: c.Arm, KV: c.KV, NExpertUsed: c.NExpertUsed,
 		ExactActs: c.ExactActs, Source: e.src, Prefetch: e.cfg.Prefetch, PrefetchBytes: c.PrefetchBytes,
-		Taps: e.taps(), Watch: c.Trace != nil, Recorder: c.Recorder, Meter: c.Telemetry.meter()}
+		Taps: taps, Watch: c.Trace != nil, Recorder: c.Recorder, Meter: c.Telemetry.meter()}
 	if c.Drop.Frac > 0 {
 		b.Drop = &e.cfg.Drop
 	}

@@ -26,14 +26,14 @@ func (r *Run) record(l *Model, cfg *engine.Config) (err error) {
 		k = l.NExpertUsed
 	}
 	if r.o.SelDump != "" {
-		r.Sel, err = dump.OpenSel(r.o.SelDump, dump.SelMeta{Model: l.Name, Arch: l.Arch, NLayer: l.NLayer, NExpert: l.NExpert, NUsed: k, Config: facts.Config()})
+		r.Sel, err = dump.OpenSel(r.o.SelDump, dump.SelMeta{Model: l.Name, Arch: l.Arch, NLayer: l.NLayer, NExpert: l.NExpert, NUsed: k, Config: facts.Config(), Rows: cfg.Seqs > 1})
 		if err != nil {
 			return err
 		}
 		cfg.SelDump = r.Sel
 	}
 	if r.o.Trace != "" {
-		meta := dump.TraceMeta{Model: l.Name, Arch: l.Arch, NLayer: l.NLayer, NExpert: l.NExpert, NUsed: k, Extra: facts.Preamble()}
+		meta := dump.TraceMeta{Model: l.Name, Arch: l.Arch, NLayer: l.NLayer, NExpert: l.NExpert, NUsed: k, Extra: facts.Preamble(), Seqs: cfg.Seqs > 1}
 		for il := range l.NLayer {
 			meta.Layers = append(meta.Layers, dump.TraceLayer{Layer: il, ExpertBytes: l.Layout.ExpertBytes(il), DenseBytes: l.LayerDenseBytes(il)})
 		}
