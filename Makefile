@@ -1,10 +1,12 @@
-# Targets are the names that .ci/run calls. FUZZTIME, TESTFLAGS, BENCH, CUDA, CUDA_HOME and CUDA_ARCH may be set on the
+# Targets are the names that .ci/run calls. FUZZTIME, TESTFLAGS, BENCH, ROOM, BASE, CUDA, CUDA_HOME and CUDA_ARCH may be set on the
 # command line. CUDA=1 adds the device arm to build and test; the other goals are the same without a device.
 
 GO        ?= go
 TESTFLAGS ?=
 FUZZTIME  ?= 10s
 BENCH     ?= .
+ROOM      ?=
+BASE      ?=
 CUDA      ?= 0
 CUDA_HOME ?=
 CUDA_ARCH ?=
@@ -13,7 +15,7 @@ export CUDA CUDA_HOME CUDA_ARCH
 # The rooms where goroutines share values. synth has one goroutine, and the race detector makes it ten times slower.
 RACE_PKGS = $(filter-out sluice/engine/synth,$(shell $(GO) list ./kernels/... ./moe/... ./dump/... ./engine/... ./bench/probe ./bench/sweep))
 
-.PHONY: all build test race noasm bench fuzz lint generate goldens check-long cuda-emu cuda-test cuda-check clean
+.PHONY: all build test quick race noasm bench fuzz lint generate goldens check-long cuda-emu cuda-test cuda-check clean
 
 all: build
 
@@ -22,6 +24,10 @@ build:
 
 test: $(if $(filter-out 0,$(CUDA)),cuda-test)
 	$(GO) test $(TESTFLAGS) ./...
+
+# ROOM=engine, or what git says has changed: what a change needs while it is being written.
+quick:
+	@ROOM='$(ROOM)' BASE='$(BASE)' TESTFLAGS='$(TESTFLAGS)' bash .ci/quick.sh
 
 race:
 	CGO_ENABLED=1 $(GO) test -race $(TESTFLAGS) $(RACE_PKGS)
