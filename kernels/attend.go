@@ -46,24 +46,6 @@ func AttendQ8(out, q []float32, k, v Q8, headDim, stride, n int, scale float32) 
 	attendOne(out, q, &keyValues{k8: k, v8: v, stride: stride}, headDim, n, scale)
 }
 
-// AttendBlockF32 is attention of nTok neighbouring tokens, whose rows of out and q lie qStride apart, each with groupHeads
-// heads: token i is AttendF32 over positions 0 to pos0+i, bit for bit. Tokens and heads share the passes over k and v, so
-// a prompt should come in blocks: of any size, as a pass takes 32 heads. Between the heads of neighbouring tokens nothing
-// is written.
-func AttendBlockF32(out, q []float32, nTok, qStride int, k, v []float32, headDim, stride, pos0, groupHeads int, scale float32) {
-	attendBlock(out, q, nTok, qStride, &keyValues{k32: k, v32: v, stride: stride}, headDim, pos0, groupHeads, 0, scale)
-}
-
-// AttendBlockF16 is AttendBlockF32 on the keys and values of AttendF16.
-func AttendBlockF16(out, q []float32, nTok, qStride int, k, v []uint16, headDim, stride, pos0, groupHeads int, scale float32) {
-	attendBlock(out, q, nTok, qStride, &keyValues{k16: k, v16: v, stride: stride}, headDim, pos0, groupHeads, 0, scale)
-}
-
-// AttendBlockQ8 is AttendBlockF32 on the keys and values of AttendQ8.
-func AttendBlockQ8(out, q []float32, nTok, qStride int, k, v Q8, headDim, stride, pos0, groupHeads int, scale float32) {
-	attendBlock(out, q, nTok, qStride, &keyValues{k8: k, v8: v, stride: stride}, headDim, pos0, groupHeads, 0, scale)
-}
-
 // TiledKV is one head's keys and values in tiles of KVTile positions, which lie anywhere in the arrays of a pool. Tile t
 // holds positions t*KVTile to t*KVTile+KVTile-1, one row of headDim elements after the other, from element
 // Base + Tiles[t-First]*Step on. One pair of arrays is set: IEEE half precision, float32, or the 8 bits of AttendQ8, where
@@ -78,8 +60,9 @@ type TiledKV struct {
 	First      int     // the tile number of Tiles[0]
 }
 
-// AttendTiles is attention of nTok neighbouring tokens over keys and values in tiles. Rows of out and q are those of
-// AttendBlockF32. Token i sees the positions from max(0, pos0+i+1-window) to pos0+i, all from 0 on if window is 0; a tile
+// AttendTiles is attention of nTok neighbouring tokens over keys and values in tiles. Their rows of out and q lie
+// qStride apart, each with groupHeads heads; between the heads of neighbouring tokens nothing is written. Tokens and heads
+// share the passes over the tiles, so a prompt should come in blocks: of any size, as a pass takes 32 heads. Token i sees the positions from max(0, pos0+i+1-window) to pos0+i, all from 0 on if window is 0; a tile
 // that no token sees need not be there, the part of the last one behind pos0+nTok-1 may hold anything.
 //
 // Without a window the bits are those of AttendF32, AttendF16 or AttendQ8 on the same values. With one a token passes over

@@ -77,14 +77,14 @@ func (c *attendCase) check(t *testing.T, r *rand.Rand) {
 		checkGot(t, what)
 	}
 	compare("f32", c.k, c.v, func(out []float32) {
-		AttendBlockF32(out, c.q, c.nTok, c.qStride, c.k, c.v, c.headDim, c.stride, c.pos0, c.group, c.scale)
+		attendBlockF32(out, c.q, c.nTok, c.qStride, c.k, c.v, c.headDim, c.stride, c.pos0, c.group, c.scale)
 	})
 	compare("f16", c.k, c.v, func(out []float32) {
-		AttendBlockF16(out, c.q, c.nTok, c.qStride, c.k16, c.v16, c.headDim, c.stride, c.pos0, c.group, c.scale)
+		attendBlockF16(out, c.q, c.nTok, c.qStride, c.k16, c.v16, c.headDim, c.stride, c.pos0, c.group, c.scale)
 	})
 	if c.kd != nil {
 		compare("q8", c.kd, c.vd, func(out []float32) {
-			AttendBlockQ8(out, c.q, c.nTok, c.qStride, c.k8, c.v8, c.headDim, c.stride, c.pos0, c.group, c.scale)
+			attendBlockQ8(out, c.q, c.nTok, c.qStride, c.k8, c.v8, c.headDim, c.stride, c.pos0, c.group, c.scale)
 		})
 	}
 	to := c.group * c.headDim
@@ -151,7 +151,7 @@ func TestAttendBlockIsCausal(t *testing.T) {
 		c := newAttendCase(r, 64, 3, 6, 2)
 		want, got := make([]float32, len(c.q)), make([]float32, len(c.q))
 		block := func(out []float32) {
-			AttendBlockF32(out, c.q, c.nTok, c.qStride, c.k, c.v, c.headDim, c.stride, c.pos0, c.group, c.scale)
+			attendBlockF32(out, c.q, c.nTok, c.qStride, c.k, c.v, c.headDim, c.stride, c.pos0, c.group, c.scale)
 		}
 		block(want)
 		for p := range c.nTok {
@@ -174,18 +174,18 @@ func TestAttendBlockArgumentsChecked(t *testing.T) {
 	x := make([]float32, 256)
 	q8 := Q8{Q: make([]int8, 256), D: make([]float32, 7)}
 	for name, f := range map[string]func(){
-		"negative position": func() { AttendBlockF32(x, x, 1, 64, x, x, 8, 8, -1, 1, 1) },
-		"overlapping rows":  func() { AttendBlockF32(x, x, 2, 8, x, x, 8, 8, 0, 2, 1) },
-		"queries":           func() { AttendBlockF32(x, x[:15], 2, 8, x, x, 8, 8, 0, 1, 1) },
-		"output":            func() { AttendBlockF32(x[:15], x, 2, 8, x, x, 8, 8, 0, 1, 1) },
-		"keys":              func() { AttendBlockF32(x, x, 2, 8, x[:15], x, 8, 8, 0, 1, 1) },
+		"negative position": func() { attendBlockF32(x, x, 1, 64, x, x, 8, 8, -1, 1, 1) },
+		"overlapping rows":  func() { attendBlockF32(x, x, 2, 8, x, x, 8, 8, 0, 2, 1) },
+		"queries":           func() { attendBlockF32(x, x[:15], 2, 8, x, x, 8, 8, 0, 1, 1) },
+		"output":            func() { attendBlockF32(x[:15], x, 2, 8, x, x, 8, 8, 0, 1, 1) },
+		"keys":              func() { attendBlockF32(x, x, 2, 8, x[:15], x, 8, 8, 0, 1, 1) },
 		"part of a block":   func() { AttendQ8(x[:16], x[:16], q8, q8, 16, 32, 1, 1) },
 		"scales":            func() { AttendQ8(x[:32], x[:32], q8, q8, 32, 32, 8, 1) },
 		"set in a block":    func() { q8.Set(16, x[:32]) },
 	} {
 		wantPanic(t, name, f)
 	}
-	AttendBlockF32(nil, nil, 0, 0, nil, nil, 8, 8, 0, 1, 1) // no tokens
+	attendBlockF32(nil, nil, 0, 0, nil, nil, 8, 8, 0, 1, 1) // no tokens
 }
 
 func TestAttendBlockDoesNotAllocate(t *testing.T) {
@@ -193,9 +193,9 @@ func TestAttendBlockDoesNotAllocate(t *testing.T) {
 	out := make([]float32, len(c.q))
 	test := func(t *testing.T) {
 		if got := testing.AllocsPerRun(3, func() {
-			AttendBlockF32(out, c.q, c.nTok, c.qStride, c.k, c.v, c.headDim, c.stride, c.pos0, c.group, c.scale)
-			AttendBlockF16(out, c.q, c.nTok, c.qStride, c.k16, c.v16, c.headDim, c.stride, c.pos0, c.group, c.scale)
-			AttendBlockQ8(out, c.q, c.nTok, c.qStride, c.k8, c.v8, c.headDim, c.stride, c.pos0, c.group, c.scale)
+			attendBlockF32(out, c.q, c.nTok, c.qStride, c.k, c.v, c.headDim, c.stride, c.pos0, c.group, c.scale)
+			attendBlockF16(out, c.q, c.nTok, c.qStride, c.k16, c.v16, c.headDim, c.stride, c.pos0, c.group, c.scale)
+			attendBlockQ8(out, c.q, c.nTok, c.qStride, c.k8, c.v8, c.headDim, c.stride, c.pos0, c.group, c.scale)
 			AttendQ8(out[:512], c.q[:512], c.k8, c.v8, c.headDim, c.stride, c.pos0, c.scale)
 			c.k8.Set(32, out[:64])
 		}); got != 0 {
@@ -242,4 +242,19 @@ func BenchmarkAttendTiles(b *testing.B) {
 			}
 		}
 	}
+}
+
+// attendBlockF32 is AttendTiles over keys and values that lie in one run, row p at p*stride.
+func attendBlockF32(out, q []float32, nTok, qStride int, k, v []float32, headDim, stride, pos0, groupHeads int, scale float32) {
+	attendBlock(out, q, nTok, qStride, &keyValues{k32: k, v32: v, stride: stride}, headDim, pos0, groupHeads, 0, scale)
+}
+
+// attendBlockF16 is attendBlockF32 on the keys and values of AttendF16.
+func attendBlockF16(out, q []float32, nTok, qStride int, k, v []uint16, headDim, stride, pos0, groupHeads int, scale float32) {
+	attendBlock(out, q, nTok, qStride, &keyValues{k16: k, v16: v, stride: stride}, headDim, pos0, groupHeads, 0, scale)
+}
+
+// attendBlockQ8 is attendBlockF32 on the keys and values of AttendQ8.
+func attendBlockQ8(out, q []float32, nTok, qStride int, k, v Q8, headDim, stride, pos0, groupHeads int, scale float32) {
+	attendBlock(out, q, nTok, qStride, &keyValues{k8: k, v8: v, stride: stride}, headDim, pos0, groupHeads, 0, scale)
 }

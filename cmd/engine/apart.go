@@ -5,12 +5,12 @@ import (
 	"path/filepath"
 )
 
-// place is a file and what names it, or what it is; without a path there is none.
-type place struct{ what, path string }
+// namedFile is a file and what names it, or what it is; without a path there is none.
+type namedFile struct{ what, path string }
 
 // apart refuses outputs that are an input or each other: to create the one would be to destroy the other. Devices and pipes
 // may serve several.
-func apart(inputs, outputs []place) error {
+func apart(inputs, outputs []namedFile) error {
 	for i, out := range outputs {
 		for _, in := range inputs {
 			if sameFile(in.path, out.path) {
@@ -45,19 +45,19 @@ func sameFile(a, b string) bool {
 
 // apart holds a session's recordings against the model, the saved cache that it begins with, and each other.
 func (s *setup) apart(t *taps) error {
-	var inputs []place
+	var inputs []namedFile
 	for _, f := range s.Layout.Files {
-		inputs = append(inputs, place{"the model", f.Path})
+		inputs = append(inputs, namedFile{"the model", f.Path})
 	}
 	outputs := s.outputs
 	if t != nil {
-		outputs = append(outputs, place{"--sel-dump", t.selPath}, place{"--route-trace", t.tracePath})
+		outputs = append(outputs, namedFile{"--sel-dump", t.selPath}, namedFile{"--route-trace", t.tracePath})
 	}
-	save := place{what: "--cache-save"}
+	save := namedFile{what: "--cache-save"}
 	if s.stream != nil {
-		outputs = append(outputs, place{"the log of the steps", s.stream.csv})
+		outputs = append(outputs, namedFile{"the log of the steps", s.stream.csv})
 		save.path = s.stream.save
-		if err := apart([]place{{"the cache state that is loaded", s.stream.load}}, outputs); err != nil {
+		if err := apart([]namedFile{{"the cache state that is loaded", s.stream.load}}, outputs); err != nil {
 			return err
 		}
 	}

@@ -16,17 +16,17 @@ func TestApart(t *testing.T) {
 	if err := os.Symlink(model, link); err != nil {
 		t.Fatal(err)
 	}
-	in := []place{{"the model", model}}
+	in := []namedFile{{"the model", model}}
 	for _, c := range []struct {
 		name    string
-		outputs []place
+		outputs []namedFile
 		want    string // in the error; "": none
 	}{
-		{"elsewhere", []place{{"--csv", fresh}, {"--route-trace", ""}, {"--sel-dump", ""}}, ""},
-		{"the model", []place{{"--csv", model}}, "would overwrite the model"},
-		{"the model by a link", []place{{"--cache-save", link}}, "would overwrite the model"},
-		{"each other, not there yet", []place{{"--csv", fresh}, {"--route-trace", dir + "/./new"}}, "both name"},
-		{"a device twice", []place{{"--csv", os.DevNull}, {"--route-trace", os.DevNull}}, ""},
+		{"elsewhere", []namedFile{{"--csv", fresh}, {"--route-trace", ""}, {"--sel-dump", ""}}, ""},
+		{"the model", []namedFile{{"--csv", model}}, "would overwrite the model"},
+		{"the model by a link", []namedFile{{"--cache-save", link}}, "would overwrite the model"},
+		{"each other, not there yet", []namedFile{{"--csv", fresh}, {"--route-trace", dir + "/./new"}}, "both name"},
+		{"a device twice", []namedFile{{"--csv", os.DevNull}, {"--route-trace", os.DevNull}}, ""},
 	} {
 		err := apart(in, c.outputs)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

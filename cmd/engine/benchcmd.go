@@ -148,7 +148,7 @@ func (f *benchFlags) run(c *cobra.Command, io streams) (err error) {
 	}
 	defer func() { err = s.close(err) }()
 	f.streamFlags.attach(s)
-	s.outputs = []place{{"--ops-csv", f.opsCSV}, {"--chrome-trace", f.chromeTrace}}
+	s.outputs = []namedFile{{"--ops-csv", f.opsCSV}, {"--chrome-trace", f.chromeTrace}}
 	if variants, err = f.fewer(io, s, axes, variants); err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ type setup struct {
 	rec     *model.Recorder // of the next session; nil: none
 	tap     moe.Tap         // of the next session, beside its recordings; nil: none
 	stream  *streamFlags    // of the next session; nil: none
-	outputs []place         // that the command writes beside the session's
+	outputs []namedFile     // that the command writes beside the session's
 	opened  int             // sessions so far
 	noted   []string        // lines that once printed
 }

@@ -139,5 +139,5 @@ func (f *profileFlags) checkOutputs(csv, out string) error {
 		return usagef("OUT.json is empty")
 	}
 	const read = "the profile that is read"
-	return apart([]place{{read, csv}, {read, f.against}}, []place{{"OUT.json", out}, {"--md", f.md}, {"--html", f.html}})
+	return apart([]namedFile{{read, csv}, {read, f.against}}, []namedFile{{"OUT.json", out}, {"--md", f.md}, {"--html", f.html}})
 }

@@ -40,7 +40,7 @@ func (f *Backend) attention(y *model.Layer, n int) error {
 	t = f.rec.End(t, model.OpAttnNorm, il, n)
 	f.qkv.run(a, n)
 	t = f.rec.End(t, model.OpQKV, il, n)
-	f.place.run(il, a, n)
+	f.rotary.run(il, a, n)
 	t = f.rec.End(t, model.OpRotary, il, n)
 	f.attend.run(il, a, n)
 	t = f.rec.End(t, model.OpAttend, il, n)
@@ -84,20 +84,20 @@ func (j *qkvJob) block(dst []float32, w *kernels.Mat, b int) {
 	kernels.MulRows(dst, w.Rows, w, r0, r1, j.f.in.of(w.Type), nil, j.n)
 }
 
-// placeJob finishes queries and keys of a row (bias, norm, rotary embedding) and puts its keys and values into the state
+// rotaryJob finishes queries and keys of a row (bias, norm, rotary embedding) and puts its keys and values into the state
 // of its sequence.
-type placeJob struct {
+type rotaryJob struct {
 	f  *Backend
 	a  *model.Attention
 	il int
 }
 
-func (j *placeJob) run(il int, a *model.Attention, n int) {
+func (j *rotaryJob) run(il int, a *model.Attention, n int) {
 	j.il, j.a = il, a
 	j.f.team.Run(n, 1, j)
 }
 
-func (j *placeJob) Do(_, lo, hi int) {
+func (j *rotaryJob) Do(_, lo, hi int) {
 	f, a := j.f, j.a
 	span := f.spanOf(f.row0 + lo)
 	for t := lo; t < hi; t++ {
@@ -132,7 +132,7 @@ func (f *Backend) spanOf(row int) int {
 }
 
 // heads normalises and rotates the heads of one row's queries or keys, in place.
-func (j *placeJob) heads(x, norm []float32, pos int) {
+func (j *rotaryJob) heads(x, norm []float32, pos int) {
 	f, a := j.f, j.a
 	if a.QKNorm == model.QKNormRow {
 		kernels.RMSNorm(x, x, norm, f.m.NormEps)

@@ -89,7 +89,7 @@ type Backend struct {
 
 	norm   normJob
 	qkv    qkvJob
-	place  placeJob
+	rotary rotaryJob
 	attend attendJob
 	quant  quantJob
 	proj   projJob
@@ -167,7 +167,7 @@ func New(c model.Config) (*Backend, error) {
 	}
 	f.ffn.init(f, T, ffShared)
 	f.ahead.init(f, T)
-	f.norm.f, f.qkv.f, f.place.f, f.attend.f = f, f, f, f
+	f.norm.f, f.qkv.f, f.rotary.f, f.attend.f = f, f, f, f
 	f.quant.f, f.proj.f, f.route.f, f.vocab.f = f, f, f, f
 	if c.Source.Stats().BudgetBytes > 0 {
 		f.expertMem = model.OpCache
