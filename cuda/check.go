@@ -21,7 +21,7 @@ const Name = "a device"
 func checkModel(m *model.Model) error {
 	for i := range m.Layers {
 		y := &m.Layers[i]
-		for _, what := range []string{checkNorms(y), checkMixer(y.Mixer, m), checkFFN(y.FFN)} {
+		for _, what := range []string{y.BeyondNorms(), checkMixer(y.Mixer, m), checkFFN(y.FFN)} {
 			if what != "" {
 				return m.Refuse(Name, i, what)
 			}
@@ -52,16 +52,6 @@ func checkModel(m *model.Model) error {
 		return fmt.Errorf("cuda: %s: heads of %d values: want a multiple of 8 up to %d on a device", name, m.HeadDim, dev.MaxHeadDim)
 	}
 	return nil
-}
-
-func checkNorms(y *model.Layer) string {
-	switch {
-	case y.MixerIn.Absent() || y.FFNIn.Absent():
-		return "a layer without norms before mixer and feed-forward"
-	case !y.MixerOut.Absent() || !y.FFNOut.Absent():
-		return "a norm behind mixer or feed-forward"
-	}
-	return ""
 }
 
 func checkMixer(x model.Mixer, m *model.Model) string {
@@ -96,12 +86,8 @@ func checkFFN(x model.FFN) string {
 	switch f := x.(type) {
 	case *model.MoE:
 		switch {
-		case !f.BGate.Absent() || !f.BUp.Absent() || !f.BDown.Absent():
-			return f.Kind() + " with biases"
-		case !f.Scale.Absent():
-			return f.Kind() + " with scales of their own"
-		case !f.Router.InScale.Absent():
-			return "a router with a scaled input"
+		case f.Beyond() != "":
+			return f.Beyond()
 		case !f.Router.BLogit.Absent():
 			return "a router with biased logits"
 		case f.Shared != nil && f.Shared.GateV.Absent():

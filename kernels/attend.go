@@ -62,8 +62,9 @@ type TiledKV struct {
 
 // AttendTiles is attention of nTok neighbouring tokens over keys and values in tiles. Their rows of out and q lie
 // qStride apart, each with groupHeads heads; between the heads of neighbouring tokens nothing is written. Tokens and heads
-// share the passes over the tiles, so a prompt should come in blocks: of any size, as a pass takes 32 heads. Token i sees the positions from max(0, pos0+i+1-window) to pos0+i, all from 0 on if window is 0; a tile
-// that no token sees need not be there, the part of the last one behind pos0+nTok-1 may hold anything.
+// share the passes over the tiles, so a prompt should come in blocks: of any size, as a pass takes 32 heads. Token i sees
+// the positions from max(0, pos0+i+1-window) to pos0+i, all from 0 on if window is 0; a tile that no token sees need not be
+// there, the part of the last one behind pos0+nTok-1 may hold anything.
 //
 // Without a window the bits are those of AttendF32, AttendF16 or AttendQ8 on the same values. With one a token passes over
 // the tiles wholly below its window as if they were not there; in the tile in which the window begins the positions below

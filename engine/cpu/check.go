@@ -11,7 +11,7 @@ func check(c *model.Config) error {
 	m := c.Model
 	for i := range m.Layers {
 		y := &m.Layers[i]
-		for _, what := range []string{checkNorms(y), checkMixer(y.Mixer), checkFFN(y.FFN)} {
+		for _, what := range []string{y.BeyondNorms(), checkMixer(y.Mixer), checkFFN(y.FFN)} {
 			if what != "" {
 				return m.Refuse(Name, i, what)
 			}
@@ -25,16 +25,6 @@ func check(c *model.Config) error {
 		}
 	}
 	return nil
-}
-
-func checkNorms(y *model.Layer) string {
-	switch {
-	case y.MixerIn.Absent() || y.FFNIn.Absent():
-		return "a layer without norms before mixer and feed-forward"
-	case !y.MixerOut.Absent() || !y.FFNOut.Absent():
-		return "a norm behind mixer or feed-forward"
-	}
-	return ""
 }
 
 func checkMixer(x model.Mixer) string {
@@ -62,12 +52,8 @@ func checkFFN(x model.FFN) string {
 		return checkAct(f.Act)
 	case *model.MoE:
 		switch {
-		case !f.BGate.Absent() || !f.BUp.Absent() || !f.BDown.Absent():
-			return f.Kind() + " with biases"
-		case !f.Scale.Absent():
-			return f.Kind() + " with scales of their own"
-		case !f.Router.InScale.Absent():
-			return "a router with a scaled input"
+		case f.Beyond() != "":
+			return f.Beyond()
 		case f.Shared != nil && checkAct(f.Shared.Act) != "":
 			return checkAct(f.Shared.Act)
 		}

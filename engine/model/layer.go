@@ -238,3 +238,28 @@ func (e *Experts) Of(data []byte) kernels.Mat {
 
 // Bytes is the size of one expert's matrix.
 func (e *Experts) Bytes() int64 { return int64(e.Rows) * int64(e.Type.RowBytes(e.Cols)) }
+
+// BeyondNorms is what of the layer's norms goes beyond one before mixer and feed-forward each; "": nothing. For backends
+// that compute no more.
+func (y *Layer) BeyondNorms() string {
+	switch {
+	case y.MixerIn.Absent() || y.FFNIn.Absent():
+		return "a layer without norms before mixer and feed-forward"
+	case !y.MixerOut.Absent() || !y.FFNOut.Absent():
+		return "a norm behind mixer or feed-forward"
+	}
+	return ""
+}
+
+// Beyond is what of the experts goes beyond products with their matrices and a router's; "": nothing.
+func (f *MoE) Beyond() string {
+	switch {
+	case !f.BGate.Absent() || !f.BUp.Absent() || !f.BDown.Absent():
+		return f.Kind() + " with biases"
+	case !f.Scale.Absent():
+		return f.Kind() + " with scales of their own"
+	case !f.Router.InScale.Absent():
+		return "a router with a scaled input"
+	}
+	return ""
+}

@@ -6,14 +6,7 @@ import "sluice/moe"
 // softmax. Old files have one tensor per expert, and some bring factors of the rotary frequencies.
 var mixtral = Arch{
 	Name: "llama", Eps: 1e-5, RopeBase: 1e6,
-	Read: func(k *Keys, h *Hparams) {
-		k.Transformer(h)
-		k.Weighing(h, false)
-		k.ExpertWidth(h, h.NFF)
-		k.NoShared(h)
-		k.Plain()
-		k.Rope(h)
-	},
+	Read: readWholeWidth,
 	Declare: func(d *Decl) {
 		d.Ends(true)
 		d.Vector(&d.m.RopeFactor, OpRotary, "rope_freqs.weight", d.H.NRot/2).May().As(RoleFactor)

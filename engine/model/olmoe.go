@@ -9,14 +9,7 @@ import (
 // OLMoE (arXiv:2409.02060): rows of heads are normalised together, the selected weights are not renormalised.
 var olmoe = Arch{
 	Name: "olmoe", Eps: 1e-5, RopeBase: 1e4,
-	Read: func(k *Keys, h *Hparams) {
-		k.Transformer(h)
-		k.Weighing(h, false)
-		k.ExpertWidth(h, h.NFF)
-		k.NoShared(h)
-		k.Plain()
-		k.Rope(h)
-	},
+	Read: readWholeWidth,
 	Declare: func(d *Decl) {
 		d.Ends(false)
 		d.Each(func(y *Layer) {
@@ -42,6 +35,16 @@ var olmoe = Arch{
 	Keys: func(g *Geometry, put func(string, any)) { // their feed_forward_length is the experts'
 		put("feed_forward_length", uint32(g.FF))
 	},
+}
+
+// readWholeWidth is for files whose feed_forward_length is the width of an expert.
+func readWholeWidth(k *Keys, h *Hparams) {
+	k.Transformer(h)
+	k.Weighing(h, false)
+	k.ExpertWidth(h, h.NFF)
+	k.NoShared(h)
+	k.Plain()
+	k.Rope(h)
 }
 
 // squareQuery refuses a query projection that is not square where no key of an architecture's files could say so.
