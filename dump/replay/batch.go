@@ -30,9 +30,11 @@ type span struct {
 const blockLookups = 1 << 14
 
 // batcher turns cells into batches: a prompt's cells, whatever chunks they came in, become one batch per layer, in the
-// order of layers; a decoded token's become one each.
+// order of layers; a decoded token's become one each. Where the trace says which rows were one call, several sequences
+// share it, and each call becomes a batch, of decoding if it has a decoded row.
 type batcher struct {
 	g     *geometry
+	seqs  bool
 	blk   block
 	n     uint64   // batches so far, those in blk included
 	clock uint64   // rows
@@ -45,14 +47,22 @@ type batcher struct {
 	prompt [][]int32 // by layer: ids of the prompt so far in order of first occurrence
 	inPre  []bool    // by id: in prompt
 	filled bool      // prompt has something
+
+	open  bool // seqs: the call from from on is
+	from  int
+	layer int
+	phase int
 }
 
-func newBatcher(g *geometry, run func(*block) error) *batcher {
-	return &batcher{g: g, freq: make([]uint32, g.ids), stamp: make([]uint64, g.ids), mark: make([]uint64, g.ids),
+func newBatcher(g *geometry, seqs bool, run func(*block) error) *batcher {
+	return &batcher{g: g, seqs: seqs, freq: make([]uint32, g.ids), stamp: make([]uint64, g.ids), mark: make([]uint64, g.ids),
 		prompt: make([][]int32, len(g.size)), inPre: make([]bool, g.ids), run: run}
 }
 
 func (b *batcher) cell(c *cell) error {
+	if b.seqs {
+		return b.row(c)
+	}
 	if b.filled && (c.phase != dump.Prefill || c.turn != b.turn) {
 		if err := b.endPrompt(); err != nil {
 			return err
@@ -73,6 +83,13 @@ func (b *batcher) cell(c *cell) error {
 		return nil
 	}
 	from := len(b.blk.ids)
+	b.lookups(c)
+	return b.endBatch(from, c.layer, dump.Decode)
+}
+
+// lookups adds the cell's to the batch that is being made.
+func (b *batcher) lookups(c *cell) {
+	base := b.g.base[c.layer]
 	for _, e := range c.expert {
 		id := base + e
 		b.clock++
@@ -82,7 +99,29 @@ func (b *batcher) cell(c *cell) error {
 			b.blk.ids = append(b.blk.ids, id)
 		}
 	}
-	return b.endBatch(from, c.layer, dump.Decode)
+}
+
+// row takes a cell of a call that the trace tells apart from the others.
+func (b *batcher) row(c *cell) error {
+	if c.newCall {
+		if err := b.endCall(); err != nil {
+			return err
+		}
+		b.open, b.from, b.layer, b.phase = true, len(b.blk.ids), c.layer, dump.Prefill
+	}
+	if c.phase == dump.Decode {
+		b.phase = dump.Decode
+	}
+	b.lookups(c)
+	return nil
+}
+
+func (b *batcher) endCall() error {
+	if !b.open {
+		return nil
+	}
+	b.open = false
+	return b.endBatch(b.from, b.layer, b.phase)
 }
 
 // endPrompt makes batches of the prompt collected.
@@ -147,6 +186,9 @@ func (b *batcher) flush() error {
 
 // finish completes what is open at the end of the trace.
 func (b *batcher) finish() error {
+	if err := b.endCall(); err != nil {
+		return err
+	}
 	if b.filled {
 		if err := b.endPrompt(); err != nil {
 			return err

@@ -114,7 +114,7 @@ func cache(name string, open func() (io.ReadCloser, error), c *CacheConfig) (*Ca
 	if slices.Contains(c.Policies, "belady") {
 		err := withTrace(open, func(tr *dump.TraceReader, g *geometry) error {
 			look = newLookahead(g.ids)
-			b := newBatcher(g, look.add)
+			b := newBatcher(g, tr.Seqs(), look.add)
 			var s Scan
 			if err := scan(tr, g.k, &s, g.checked(b.cell)); err != nil {
 				return err
@@ -182,9 +182,9 @@ func (r *CacheReport) replay(tr *dump.TraceReader, g *geometry, look *lookahead,
 	var collect func()
 	var err error
 	if r.Order == OrderLive {
-		con, collect, err = r.live(g, &m, aheadColumnsOf(tr), c)
+		con, collect, err = r.live(g, &m, columnsOf(tr), c)
 	} else {
-		con, collect, err = r.batched(g, look)
+		con, collect, err = r.batched(g, tr.Seqs(), look)
 	}
 	if err != nil {
 		return err
@@ -222,7 +222,7 @@ func (r *CacheReport) replay(tr *dump.TraceReader, g *geometry, look *lookahead,
 }
 
 // batched sets up OrderBatch: every policy at every budget, and the curve.
-func (r *CacheReport) batched(g *geometry, look *lookahead) (consumer, func(), error) {
+func (r *CacheReport) batched(g *geometry, seqs bool, look *lookahead) (consumer, func(), error) {
 	var sims []*sim
 	var runners []func(*block) error
 	for _, b := range r.Budgets {
@@ -236,7 +236,7 @@ func (r *CacheReport) batched(g *geometry, look *lookahead) (consumer, func(), e
 	}
 	curve := newCurveRun(g)
 	runners = append(runners, curve.run)
-	b := newBatcher(g, func(b *block) error {
+	b := newBatcher(g, seqs, func(b *block) error {
 		for _, sp := range b.spans {
 			if sp.phase == dump.Decode {
 				r.DecodeBatches++

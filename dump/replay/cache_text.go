@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"fmt"
 	"io"
 	"path/filepath"
 	"strconv"
@@ -45,7 +46,11 @@ func (r *CacheReport) WriteText(w io.Writer) error {
 		}
 		p.f("\n")
 	} else {
-		p.f("\norder      batch: a prompt is one pass, eviction comes after a layer call and spares its experts; --live replays this engine's cache\n")
+		calls := "a prompt is one pass"
+		if r.Passes > 0 {
+			calls = fmt.Sprintf("the recorded layer calls, of %d passes", r.Passes)
+		}
+		p.f("\norder      batch: %s, eviction comes after a layer call and spares its experts; --live replays this engine's cache\n", calls)
 	}
 	d := r.Recorded.Decode
 	p.f("recorded   %.1f %% decode hits in the run itself", percent(d.Hits, d.Lookups))

@@ -15,7 +15,13 @@
 //	OrderLive   this engine's cache: calls as they were recorded (a prompt in its chunks), experts in ascending order, room
 //	            made before an expert is read. It predicts a run's misses exactly.
 //
-// Memory does not grow with a trace: state is per layer and expert. Only looking ahead (belady) takes 4 bytes a lookup.
+// A trace of several sequences (columns seq and pass) says which rows were one layer call: rows with the same pass and layer,
+// of prompts and decoded ones, each with a phase of its own. There the calls of both orders are the recorded ones. Rows drop
+// and are exempt one by one, as in the run; an expert's lookup and its bytes are counted to the phase of the call's first
+// row with it, what is read ahead to that of the call's first row, and a call with a decoded row among the decode batches.
+//
+// Memory does not grow with a trace: state is per layer and expert. Only looking ahead (belady) takes 4 bytes a lookup, and
+// prefetch by the last token (last-token) some for each sequence.
 // A replay knows what the router chose in the recorded run. Dropping changes activations, and with them what later layers
 // choose; no replay can know that.
 package replay

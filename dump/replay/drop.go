@@ -125,7 +125,7 @@ func Drop(name string, r io.Reader, c DropConfig) (*DropReport, error) {
 	var rec *recorder
 	if geoErr == nil {
 		rec = newRecorder(g, &m)
-		if d, err = newDynamics(rep, &c, g, &m, aheadColumnsOf(tr)); err != nil {
+		if d, err = newDynamics(rep, &c, g, &m, columnsOf(tr)); err != nil {
 			return nil, fmt.Errorf("replay: %s: %w", name, err)
 		}
 	} else if len(c.Budgets) > 0 || c.Against != nil || c.Start != nil {

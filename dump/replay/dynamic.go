@@ -79,12 +79,16 @@ type verdicts struct {
 	open     int64 // ... in so many rows
 	resident []uint8
 	needed   []bool
-	rows     []int32   // that would fall
-	mass     []float64 // of those
+	rows     [2][]int32   // by phase: that would fall
+	mass     [2][]float64 // of those
 }
 
 func newVerdicts(share float64, nExpert int) *verdicts {
-	return &verdicts{share: share, resident: make([]uint8, nExpert), needed: make([]bool, nExpert), rows: make([]int32, nExpert), mass: make([]float64, nExpert)}
+	v := &verdicts{share: share, resident: make([]uint8, nExpert), needed: make([]bool, nExpert)}
+	for ph := range 2 {
+		v.rows[ph], v.mass[ph] = make([]int32, nExpert), make([]float64, nExpert)
+	}
+	return v
 }
 
 // row takes the known rows of one cell.
@@ -100,8 +104,8 @@ func (v *verdicts) row(c *cell, miss, fall []bool) {
 			v.open++
 		}
 		if fall[i] {
-			v.rows[e]++
-			v.mass[e] += c.weight[i]
+			v.rows[c.phase][e]++
+			v.mass[c.phase][e] += c.weight[i]
 		} else {
 			v.needed[e] = true
 		}
@@ -111,7 +115,12 @@ func (v *verdicts) row(c *cell, miss, fall []bool) {
 // falls tells whether the call does without expert e.
 func (v *verdicts) falls(e int32) bool { return v.resident[e] == moe.Miss && !v.needed[e] }
 
-func (v *verdicts) clear(e int32) { v.needed[e], v.rows[e], v.mass[e] = false, 0, 0 }
+func (v *verdicts) clear(e int32) {
+	v.needed[e] = false
+	for ph := range 2 {
+		v.rows[ph][e], v.mass[ph][e] = 0, 0
+	}
+}
 
 // dropRun is one threshold under one cache.
 type dropRun struct {
@@ -144,7 +153,8 @@ type dynamics struct {
 	notRep string      // why
 
 	call       layerCall // the current one
-	drops      bool      // it may drop
+	drops      bool      // it has rows that may drop
+	exempt     []bool    // by expert: a row that may not has chosen it
 	kept       []int32
 	known      cell
 	miss, fall []bool
@@ -152,8 +162,8 @@ type dynamics struct {
 }
 
 // newDynamics returns a replay of no caches when none is named anywhere.
-func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta, cols aheadColumns) (*dynamics, error) {
-	d := &dynamics{g: g, inPre: c.InPrefill, call: newLayerCall(g), miss: make([]bool, g.k), fall: make([]bool, g.k)}
+func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta, cols columns) (*dynamics, error) {
+	d := &dynamics{g: g, inPre: c.InPrefill, call: newLayerCall(g, cols), exempt: make([]bool, g.nExpert), miss: make([]bool, g.k), fall: make([]bool, g.k)}
 	own := newRecorder(g, m).rec
 	from := &own
 	if c.Against != nil {
@@ -213,7 +223,7 @@ func newDynamics(rep *DropReport, c *DropConfig, g *geometry, m *dump.TraceMeta,
 	if d.ahead.why != "" {
 		rep.Notes = append(rep.Notes, "nothing is read ahead in the dynamic replay: "+d.ahead.why)
 	}
-	if d.notRep = notTheRun(g, m, d.ahead, c.Start); d.notRep == "" && c.InPrefill && m.Fact(dump.FactDropInPrefill) != "true" {
+	if d.notRep = notTheRun(g, m, cols, d.ahead, c.Start); d.notRep == "" && c.InPrefill && m.Fact(dump.FactDropInPrefill) != "true" {
 		d.notRep = "the run did not drop in prompts, the replay does"
 	}
 	for _, p := range policies {
@@ -253,8 +263,13 @@ func (d *dynamics) cell(c *cell) error {
 		d.begin(c)
 	}
 	d.call.cell(c, d.g.k)
+	drops := c.phase == dump.Decode || d.inPre
+	d.drops = d.drops || drops
 	for _, e := range c.expert {
-		d.call.want(e)
+		d.call.want(e, c.phase)
+		if !drops { // such a row needs all of its experts
+			d.exempt[e] = true
+		}
 	}
 	if d.rep != nil {
 		d.rep.cell(c)
@@ -265,7 +280,7 @@ func (d *dynamics) cell(c *cell) error {
 	}
 	for _, runs := range d.runs {
 		for _, r := range runs {
-			if !d.drops || r.shadow == nil {
+			if !drops || r.shadow == nil {
 				continue
 			}
 			r.v.row(known, d.miss, d.fall)
@@ -284,11 +299,14 @@ func (d *dynamics) cell(c *cell) error {
 }
 
 func (d *dynamics) begin(c *cell) {
+	for _, e := range d.call.experts {
+		d.exempt[e] = false
+	}
 	d.call.begin(c)
 	if d.rep != nil {
 		d.rep.before(d.own.cache, c.layer)
 	}
-	d.drops = c.phase == dump.Decode || d.inPre
+	d.drops = false
 	for _, runs := range d.runs {
 		for _, r := range runs {
 			r.cache.Residency(c.layer, r.v.resident)
@@ -310,18 +328,18 @@ func (d *dynamics) finish(cut bool) error {
 		return err
 	}
 	l.sorted()
-	next, asked := d.ahead.asks(l)
+	ask := d.ahead.asks(l)
 	for _, runs := range d.runs {
 		for _, r := range runs {
 			rep := d.rep
 			if r != d.own {
 				rep = nil
 			}
-			ahead, err := d.demand(r, rep, next, asked)
+			ahead, err := d.demand(r, rep, ask)
 			if err != nil {
 				return err
 			}
-			if rep != nil && !(cut && l.short) {
+			if rep != nil && !(cut && l.cut()) {
 				rep.end(l, ahead)
 			}
 		}
@@ -330,26 +348,29 @@ func (d *dynamics) finish(cut bool) error {
 }
 
 // demand is one call of one run; it returns what was read ahead.
-func (d *dynamics) demand(r *dropRun, rep *reproducer, next int, asked []int32) (ahead int64, err error) {
+func (d *dynamics) demand(r *dropRun, rep *reproducer, ask asked) (ahead int64, err error) {
 	l, size := &d.call, d.g.size[d.call.layer]
-	p := r.row.phase(l.phase)
 	d.kept = d.kept[:0]
 	for _, e := range l.experts {
 		if d.drops && r.shadow != nil {
-			if r.shadow.falls(e) {
-				r.saved[l.phase] += size
+			if r.shadow.falls(e) && !d.exempt[e] {
+				r.saved[l.phase[e]] += size
 			}
 			r.shadow.clear(e)
-			if r.v.falls(e) {
-				p.Dropped += int64(r.v.rows[e])
-				r.dropped[l.phase] += r.v.mass[e]
-				if rep != nil {
-					rep.dropped(e, r.v.rows[e])
+			fell := r.v.falls(e) && !d.exempt[e]
+			if fell {
+				for ph := range 2 {
+					r.row.phase(ph).Dropped += int64(r.v.rows[ph][e])
+					r.dropped[ph] += r.v.mass[ph][e]
 				}
-				r.v.clear(e)
-				continue
+				if rep != nil {
+					rep.dropped(e, r.v.rows[0][e]+r.v.rows[1][e])
+				}
 			}
 			r.v.clear(e)
+			if fell {
+				continue
+			}
 		}
 		d.kept = append(d.kept, e)
 	}
@@ -357,12 +378,15 @@ func (d *dynamics) demand(r *dropRun, rep *reproducer, next int, asked []int32) 
 	if rep != nil {
 		read = func(e int32) { rep.read(e, size) }
 	}
-	n, err := r.cache.run(l, d.kept, d.ahead, next, asked, read)
-	p.Hits += n.hits
-	p.Misses += n.misses
-	p.Lookups += n.hits + n.misses
-	p.BytesRead += n.bytes
-	p.Ahead += n.aheadBytes
+	n, err := r.cache.run(l, d.kept, d.ahead, ask, read)
+	for ph := range 2 {
+		p := r.row.phase(ph)
+		p.Hits += n.hits[ph]
+		p.Misses += n.misses[ph]
+		p.Lookups += n.hits[ph] + n.misses[ph]
+		p.BytesRead += n.bytes[ph]
+	}
+	r.row.phase(l.first).Ahead += n.aheadBytes
 	return n.aheadBytes, err
 }
 

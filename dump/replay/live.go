@@ -5,7 +5,7 @@ import (
 )
 
 // live sets up OrderLive: the engine's own cache, driven by the recorded calls.
-func (r *CacheReport) live(g *geometry, m *dump.TraceMeta, cols aheadColumns, c *CacheConfig) (consumer, func(), error) {
+func (r *CacheReport) live(g *geometry, m *dump.TraceMeta, cols columns, c *CacheConfig) (consumer, func(), error) {
 	l, err := newLive(r, g, m, cols, c)
 	if err != nil {
 		return consumer{}, nil, err
@@ -30,8 +30,8 @@ type liveReplay struct {
 	call   layerCall
 }
 
-func newLive(r *CacheReport, g *geometry, m *dump.TraceMeta, cols aheadColumns, conf *CacheConfig) (*liveReplay, error) {
-	start, l := conf.Start, &liveReplay{r: r, g: g, call: newLayerCall(g)}
+func newLive(r *CacheReport, g *geometry, m *dump.TraceMeta, cols columns, conf *CacheConfig) (*liveReplay, error) {
+	start, l := conf.Start, &liveReplay{r: r, g: g, call: newLayerCall(g, cols)}
 	var err error
 	if l.ahead, err = newPrefetch(g, m, cols, conf.OnDemand); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func newLive(r *CacheReport, g *geometry, m *dump.TraceMeta, cols aheadColumns, 
 		}
 	}
 	rec := newRecorder(g, m).rec
-	notRep := notTheRun(g, m, l.ahead, start)
+	notRep := notTheRun(g, m, cols, l.ahead, start)
 	for _, b := range r.Budgets {
 		for _, p := range r.Policies {
 			c, err := g.newLiveCache(p, b, start)
@@ -79,16 +79,11 @@ func (l *liveReplay) cell(c *cell) error {
 		if l.rep != nil {
 			l.rep.before(l.own.cache, c.layer)
 		}
-		if c.phase == dump.Decode {
-			l.r.DecodeBatches++
-		} else {
-			l.r.PrefillBatches++
-		}
 	}
 	l.call.cell(c, l.g.k)
 	for i, e := range c.expert {
 		if !c.dropped[i] { // what was dropped was not asked for
-			l.call.want(e)
+			l.call.want(e, c.phase)
 		} else if l.rep != nil {
 			l.rep.simDrops[e]++
 		}
@@ -111,24 +106,31 @@ func (l *liveReplay) end(cut bool) error {
 	if err := c.checkAhead(l.g); err != nil {
 		return err
 	}
-	next, asked := l.ahead.asks(c)
+	if c.decodes {
+		l.r.DecodeBatches++
+	} else {
+		l.r.PrefillBatches++
+	}
+	ask := l.ahead.asks(c)
 	experts := c.sorted()
 	for _, x := range l.runs {
 		var read func(int32)
 		if x == l.own {
 			read = func(e int32) { l.rep.read(e, l.g.size[c.layer]) }
 		}
-		done, err := x.cache.run(c, experts, l.ahead, next, asked, read)
+		done, err := x.cache.run(c, experts, l.ahead, ask, read)
 		if err != nil {
 			return err
 		}
-		n := x.cell.phase(c.phase)
-		n.Lookups += done.hits + done.misses
-		n.Hits += done.hits
-		n.BytesRead += done.bytes
-		n.Ahead += done.aheadBytes
+		for ph := range 2 {
+			n := x.cell.phase(ph)
+			n.Lookups += done.hits[ph] + done.misses[ph]
+			n.Hits += done.hits[ph]
+			n.BytesRead += done.bytes[ph]
+		}
+		x.cell.phase(c.first).Ahead += done.aheadBytes
 		x.cell.PeakBytes = max(x.cell.PeakBytes, x.cache.Stats().UsedBytes)
-		if x == l.own && !(cut && c.short) {
+		if x == l.own && !(cut && c.cut()) {
 			l.rep.end(c, done.aheadBytes)
 		}
 	}

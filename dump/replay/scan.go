@@ -12,6 +12,8 @@ import (
 // cell is one routing decision: the rows of one token in one layer. Its slices are overwritten by the next one.
 type cell struct {
 	turn, phase, step, layer int
+	seq                      int // 0 in a trace of one sequence
+	pass                     int64
 	line                     int  // of the first row
 	newCall                  bool // first cell of a layer call
 	unknown                  int  // rows whose weight is not a finite number
@@ -51,7 +53,7 @@ func (c *cell) known(dst *cell) *cell {
 		return c
 	}
 	dst.clear()
-	dst.turn, dst.phase, dst.step, dst.layer, dst.newCall = c.turn, c.phase, c.step, c.layer, c.newCall
+	dst.turn, dst.phase, dst.step, dst.layer, dst.seq, dst.pass, dst.newCall = c.turn, c.phase, c.step, c.layer, c.seq, c.pass, c.newCall
 	for i, w := range c.weight {
 		if w-w != 0 { // NaN or infinite
 			continue
@@ -70,6 +72,7 @@ func (c *cell) known(dst *cell) *cell {
 type Scan struct {
 	Rows       uint64          `json:"rows"`
 	Unknown    int64           `json:"rows_weight_unknown"` // their weight is nan or inf
+	Passes     int64           `json:"passes,omitempty"`    // forward passes, where the trace says which rows are one
 	ShortCells int64           `json:"short_cells"`         // cells with fewer rows than n_expert_used
 	Torn       *dump.TornError `json:"-"`                   // the trace ends within a row; nil: it does not
 }
@@ -87,7 +90,7 @@ type rowBlock struct {
 // readRows parses blocks until the trace ends or none come back any more.
 func readRows(tr *dump.TraceReader, free <-chan *rowBlock, full chan<- *rowBlock) {
 	defer close(full)
-	cols := aheadColumnsOf(tr)
+	cols := columnsOf(tr)
 	for b := range free {
 		b.ids = b.ids[:0]
 		for b.n = 0; b.n < len(b.rows); b.n++ {
@@ -123,7 +126,7 @@ func scan(tr *dump.TraceReader, k int, s *Scan, each func(*cell) error) (err err
 		}
 		s.Rows = tr.Rows()
 	}()
-	sc := scanner{k: k, s: s, each: each, slotCell: make([]uint64, k), prev: cell{turn: -1}}
+	sc := scanner{k: k, s: s, seqs: tr.Seqs(), each: each, slotCell: make([]uint64, k), prev: cell{turn: -1}}
 	for b := range full {
 		for i := range b.n {
 			if err := sc.row(&b.rows[i], b.line[i]); err != nil {
@@ -147,6 +150,7 @@ func scan(tr *dump.TraceReader, k int, s *Scan, each func(*cell) error) (err err
 // scanner puts rows together to cells.
 type scanner struct {
 	k        int
+	seqs     bool // the trace says which rows are one call
 	s        *Scan
 	each     func(*cell) error
 	c, prev  cell
@@ -160,14 +164,14 @@ func (sc *scanner) row(r *dump.TraceRow, line int) error {
 		return fmt.Errorf("line %d: slot %d: the preamble's n_expert_used is %d", line, r.Slot, sc.k)
 	}
 	// A slot that comes twice is another call at the same place, as after a session's context was emptied.
-	if len(c.slot) > 0 && (r.Step != c.step || r.Layer != c.layer || r.Turn != c.turn || r.Phase != c.phase || sc.slotCell[r.Slot] == sc.cells) {
+	if len(c.slot) > 0 && (r.Step != c.step || r.Layer != c.layer || r.Turn != c.turn || r.Phase != c.phase || r.Seq != c.seq || r.Pass != c.pass || sc.slotCell[r.Slot] == sc.cells) {
 		if err := sc.flush(); err != nil {
 			return err
 		}
 	}
 	if len(c.slot) == 0 {
 		sc.cells++
-		c.turn, c.phase, c.step, c.layer, c.line = r.Turn, r.Phase, r.Step, r.Layer, line
+		c.turn, c.phase, c.step, c.layer, c.seq, c.pass, c.line = r.Turn, r.Phase, r.Step, r.Layer, r.Seq, r.Pass, line
 	}
 	sc.slotCell[r.Slot] = sc.cells
 	c.add(r)
@@ -180,8 +184,15 @@ func (sc *scanner) flush() error {
 	if len(c.slot) == 0 {
 		return nil
 	}
-	c.newCall = c.turn != prev.turn || c.phase != prev.phase || c.layer != prev.layer || c.phase == dump.Decode || c.step <= prev.step
-	prev.turn, prev.phase, prev.layer, prev.step = c.turn, c.phase, c.layer, c.step
+	if sc.seqs {
+		if c.pass != prev.pass || sc.s.Passes == 0 {
+			sc.s.Passes++
+		}
+		c.newCall = c.pass != prev.pass || c.layer != prev.layer
+	} else {
+		c.newCall = c.turn != prev.turn || c.phase != prev.phase || c.layer != prev.layer || c.phase == dump.Decode || c.step <= prev.step
+	}
+	prev.turn, prev.phase, prev.layer, prev.step, prev.pass = c.turn, c.phase, c.layer, c.step, c.pass
 	sc.s.Unknown += int64(c.unknown)
 	if len(c.slot) < sc.k {
 		sc.s.ShortCells++

@@ -40,7 +40,7 @@ func (s *Start) begin(c *store.Cache) error {
 }
 
 // notTheRun says why a replay with the run's own budget and policy would not do exactly what the run did; "" if it would.
-func notTheRun(g *geometry, m *dump.TraceMeta, a *prefetch, s *Start) string {
+func notTheRun(g *geometry, m *dump.TraceMeta, cols columns, a *prefetch, s *Start) string {
 	file, sum := m.Fact(dump.FactCacheLoad), m.Fact(dump.FactStateSum)
 	layers := slices.DeleteFunc(slices.Clone(g.size), func(n int64) bool { return n == 0 })
 	switch {
@@ -56,7 +56,7 @@ func notTheRun(g *geometry, m *dump.TraceMeta, a *prefetch, s *Start) string {
 		return fmt.Sprintf("the run began with an empty cache, the replay with %s", s.Name)
 	case s != nil && sum != s.Sum:
 		return fmt.Sprintf("the run began with another cache state (%s %.8s), %s has %s", dump.FactStateSum, sum, s.Name, s.Sum)
-	case len(layers) == 1:
+	case len(layers) == 1 && !cols.seqs:
 		return "where a prompt's chunks begin cannot be seen with one layer"
 	}
 	return ""
