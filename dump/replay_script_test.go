@@ -20,16 +20,18 @@ func TestReplayScriptReadsOurTraces(t *testing.T) {
 	python, script := scripttest.Script(t, "000", "route-drop-replay.py")
 	dir := t.TempDir()
 	scripttest.Write(t, dir, map[string]string{"replay.py": script, "trace_io.py": scripttest.TraceIO})
-	for _, dropping := range []bool{false, true} {
-		path := filepath.Join(dir, fmt.Sprintf("dropping-%v.csv", dropping))
-		writeRandomTrace(t, path, dropping)
+	for i, c := range []struct{ dropping, seqs bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
+		dropping := c.dropping
+		path := filepath.Join(dir, fmt.Sprintf("dropping-%v-%d.csv", dropping, i))
+		writeRandomTrace(t, path, dropping, c.seqs)
 		got, err := exec.Command(python, filepath.Join(dir, "replay.py"), path).Output()
 		if ee := (*exec.ExitError)(nil); errors.As(err, &ee) {
 			t.Fatalf("%v: %s", err, ee.Stderr)
 		}
 		must(t, err)
 		want := replay(t, path)
-		if !strings.Contains(want, "[DECODE] 40 routing cells") || dropping != strings.Contains(want, "dropping was ON") {
+		prefill := fmt.Sprintf("[PREFILL] %d routing cells", map[bool]int{false: 28, true: 108}[c.seqs])
+		if !strings.Contains(want, "[DECODE] 40 routing cells") || !strings.Contains(want, prefill) || dropping != strings.Contains(want, "dropping was ON") {
 			t.Fatalf("expectation is hollow:\n%s", want)
 		}
 		if string(got) != want {
@@ -39,16 +41,16 @@ func TestReplayScriptReadsOurTraces(t *testing.T) {
 }
 
 // No weight is unknown here: the script means to leave such rows out, yet float("nan") does not raise, and its sums
-// turn into nan.
-func writeRandomTrace(t *testing.T, path string, dropping bool) {
+// turn into nan. seqs: the passes that decode have two tokens of another sequence's prompt each.
+func writeRandomTrace(t *testing.T, path string, dropping, seqs bool) {
 	const nLayer, nExpert, k = 4, 16, 4
 	w, err := CreateTrace(path, TraceMeta{Model: "a = b.gguf", Arch: "qwen3moe", NLayer: nLayer, NExpert: nExpert, NUsed: k,
 		Layers: []TraceLayer{{0, 1000, 10}, {1, 1000, 10}, {2, 900, 10}, {3, 900, 10}}, Extra: [][2]string{{"seed", "1"}, {"flags", "-t 4 x=y"}},
-		Ahead: dropping}) // columns that the script does not know
+		Ahead: dropping, Seqs: seqs}) // columns that the script does not know
 	must(t, err)
 	rng := rand.New(rand.NewPCG(7, 8))
-	call := func(phase, pos0, layer, tokens int) {
-		c := TraceCall{Phase: phase, Pos0: pos0, Layer: layer, T: tokens, K: k, Resident: make([]uint8, nExpert), ReadBytes: make([]int64, nExpert)}
+	call := func(pass int64, layer int, rows ...Row) {
+		c := TraceCall{Rows: rows, Pass: pass, Layer: layer, T: len(rows), K: k, Resident: make([]uint8, nExpert), ReadBytes: make([]int64, nExpert)}
 		if dropping {
 			c.Ahead, c.AheadBytes = []int32{int32(layer), 9}, 900
 		}
@@ -57,12 +59,12 @@ func writeRandomTrace(t *testing.T, path string, dropping bool) {
 				c.ReadBytes[e] = 900 + int64(e)
 			}
 		}
-		for range tokens {
+		for _, r := range rows {
 			for _, e := range rng.Perm(nExpert)[:k] {
 				c.Expert = append(c.Expert, int32(e))
 				weight := rng.Float32() / 2
 				c.Weight = append(c.Weight, weight)
-				drop := dropping && phase == Decode && c.Resident[e] == Miss && weight < 0.2
+				drop := dropping && r.Phase == Decode && c.Resident[e] == Miss && weight < 0.2
 				if c.Dropped = append(c.Dropped, drop); drop {
 					c.ReadBytes[e] = 0
 				}
@@ -70,12 +72,22 @@ func writeRandomTrace(t *testing.T, path string, dropping bool) {
 		}
 		must(t, w.Call(&c))
 	}
-	for layer := range nLayer {
-		call(Prefill, 0, layer, 7)
+	var prompt []Row
+	for pos := range int32(7) {
+		prompt = append(prompt, Row{Phase: Prefill, Step: pos})
 	}
-	for pos := range 10 {
+	for layer := range nLayer {
+		call(1, layer, prompt...)
+	}
+	for pos := range int32(10) {
+		rows := []Row{{Phase: Decode, Step: 7 + pos}}
+		if seqs {
+			other := Row{Seq: 1, Turn: 1, Phase: Prefill, Step: 2 * pos}
+			rows = append(rows, other, other)
+			rows[2].Step++
+		}
 		for layer := range nLayer {
-			call(Decode, 7+pos, layer, 1)
+			call(int64(2+pos), layer, rows...)
 		}
 	}
 	must(t, w.Close())
