@@ -46,6 +46,12 @@ func catCommand(io streams) *cobra.Command {
 				return err
 			}
 			defer in.Close()
+			rows, closeRows, err := openRows(args[0])
+			if err != nil {
+				return err
+			}
+			defer closeRows()
+			o.Rows = rows
 			torn, err := inspect.Cat(c.Context(), io.out, in, o)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
@@ -80,13 +86,11 @@ func statCommand(io streams) *cobra.Command {
 				return err
 			}
 			defer in.Close()
-			var rows ioReader // of a dump that says whose its records are
-			if side, err := os.Open(dump.RowsPath(args[0])); err == nil {
-				defer side.Close()
-				rows = side
-			} else if !errors.Is(err, fs.ErrNotExist) {
+			rows, closeRows, err := openRows(args[0])
+			if err != nil {
 				return err
 			}
+			defer closeRows()
 			t, err := inspect.Stat(c.Context(), in, rows)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
@@ -101,7 +105,14 @@ func statCommand(io streams) *cobra.Command {
 	return c
 }
 
-type ioReader = io.Reader // as ioWriter
+// openRows opens the sidecar that says whose the records of a selection dump are; nil: it has none.
+func openRows(path string) (rows io.Reader, closeRows func() error, err error) {
+	side, err := os.Open(dump.RowsPath(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, func() error { return nil }, nil
+	}
+	return side, side.Close, err
+}
 
 type exportJSON struct {
 	Path  string `json:"path"`

@@ -13,10 +13,11 @@ import (
 
 // CatOptions choose what Cat prints.
 type CatOptions struct {
-	Layer int    // only this one; -1: all
-	Skip  uint64 // records (rows of a trace) of that layer to pass over first
-	Limit uint64 // records to print at most; 0: all
-	JSON  bool   // one document {"kind", "records", "torn"} instead of lines
+	Layer int       // only this one; -1: all
+	Skip  uint64    // records (rows of a trace) of that layer to pass over first
+	Limit uint64    // records to print at most; 0: all
+	Rows  io.Reader // the rows sidecar of a selection dump (dump.RowsPath), for whose each record is; nil: it has none
+	JSON  bool      // one document {"kind", "records", "torn"} instead of lines
 }
 
 // Cat prints a recording's records with the byte at which each begins, as lines or as one JSON document, and tells
@@ -83,9 +84,20 @@ func (c *catter) end() error {
 
 func (c *catter) selection(ctx context.Context, in io.Reader) error {
 	r := dump.NewSelReader(in)
+	next := func() (rec dump.SelRecord, row dump.PassRow, known bool, err error) {
+		rec, err = r.Next()
+		return rec, row, false, err
+	}
+	if c.o.Rows != nil {
+		p, err := dump.NewSelRowReader(in, c.o.Rows)
+		if err != nil {
+			return err
+		}
+		r, next = p.SelReader, p.Next
+	}
 	for !c.full() {
 		at := r.Offset()
-		rec, err := r.Next()
+		rec, row, known, err := next()
 		if err != nil {
 			return err
 		}
@@ -105,12 +117,19 @@ func (c *catter) selection(ctx context.Context, in io.Reader) error {
 			for i, w := range rec.Weight {
 				b = appendJSONFloat(appendComma(b, i), float64(w), 32)
 			}
-			b = append(b, "]}"...)
+			b = append(b, ']')
+			if known {
+				b = fmt.Appendf(b, `, "seq": %d, "turn": %d, "phase": %q, "step": %d, "pass": %d`, row.Seq, row.Turn, phases[row.Phase], row.Step, row.Pass)
+			}
+			b = append(b, '}')
 		} else {
 			b = fmt.Appendf(b, "%12d  record %d  layer %d  n_sel %d ", at, r.Records()-1, rec.Layer, len(rec.Expert))
 			for i, e := range rec.Expert {
 				b = strconv.AppendInt(append(b, ' '), int64(e), 10)
 				b = strconv.AppendFloat(append(b, ':'), float64(rec.Weight[i]), 'g', -1, 32)
+			}
+			if known {
+				b = fmt.Appendf(b, "  seq %d  turn %d  %s  step %d  pass %d", row.Seq, row.Turn, phases[row.Phase], row.Step, row.Pass)
 			}
 		}
 		c.line = b
@@ -120,6 +139,8 @@ func (c *catter) selection(ctx context.Context, in io.Reader) error {
 	}
 	return io.EOF
 }
+
+var phases = [...]string{dump.Prefill: "prefill", dump.Decode: "decode"}
 
 var residencies = [...]string{"miss", "hit", "hit-prefetch"}
 
@@ -142,10 +163,7 @@ func (c *catter) trace(ctx context.Context, in io.Reader) error {
 		if !c.wants(row.Layer) {
 			continue
 		}
-		phase := "prefill"
-		if row.Phase == dump.Decode {
-			phase = "decode"
-		}
+		phase := phases[row.Phase]
 		b := c.line[:0]
 		if c.o.JSON {
 			b = fmt.Appendf(b, `{"offset": %d, "line": %d, "turn": %d, "phase": %q, "step": %d, "layer": %d, "slot": %d, "expert": %d, "weight": `,

@@ -212,6 +212,39 @@ func TestStatSelection(t *testing.T) {
 	}
 }
 
+// A dump with a rows sidecar is printed with it, as far as it goes.
+func TestCatRows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a")
+	w, err := dump.OpenSel(path, dump.SelMeta{Rows: true})
+	must(t, err)
+	rows := []dump.Row{{Seq: 2, Turn: 4, Step: 7}, {Turn: 1, Phase: dump.Decode, Step: 31}}
+	must(t, w.RecordRows(0, 2, 1, []int32{5, 6}, []float32{1, 1}, rows, 12))
+	must(t, w.Flush())
+	must(t, w.RecordRows(0, 1, 1, []int32{5}, []float32{1}, rows[1:], 13))
+	must(t, w.Close())
+	data, side := mustRead(t, path), mustRead(t, dump.RowsPath(path))
+	for _, c := range []struct {
+		json bool
+		cut  int
+		want string
+	}{
+		{false, 0, "record 1  layer 0  n_sel 1  6:1  seq 0  turn 1  decode  step 31  pass 12\n"},
+		{false, 0, "record 2  layer 0  n_sel 1  5:1  seq 0  turn 1  decode  step 31  pass 13\n"},
+		{false, 1, "record 2  layer 0  n_sel 1  5:1\n"},
+		{true, 0, `"record": 0, "layer": 0, "expert": [5], "weight": [1], "seq": 2, "turn": 4, "phase": "prefill", "step": 7, "pass": 12}`},
+		{true, 1, `"record": 2, "layer": 0, "expert": [5], "weight": [1]}`},
+	} {
+		got, _, err := cat(t, string(data), CatOptions{Layer: -1, JSON: c.json, Rows: bytes.NewReader(side[:len(side)-c.cut])})
+		must(t, err)
+		if !strings.Contains(got, c.want) || c.json && !json.Valid([]byte(got)) {
+			t.Errorf("want %s in\n%s", c.want, got)
+		}
+	}
+	if _, _, err := cat(t, string(data), CatOptions{Layer: -1, Rows: strings.NewReader("no sidecar at all")}); err == nil || !strings.Contains(err.Error(), "not the rows of a selection dump") {
+		t.Error(err)
+	}
+}
+
 // Whose records are is summed up from the sidecar of a dump, and from the columns of a trace.
 func TestStatSequences(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
