@@ -12,12 +12,13 @@ import (
 	"sluice/kernels"
 )
 
-// argMax runs both stages and returns the step state, starting from one of row 40, 3 rows and 5 ids so far.
-func argMax(t *testing.T, x []float32, c dev.Chosen) []int32 {
+// argMax chooses from rows of n values each.
+func argMax(t *testing.T, x []float32, n int) []int32 {
 	t.Helper()
-	scratch, step := alloc(t, dev.ArgMaxScratch), upload(t, []int32{40, 3, -7, 5, 0, 0, 0, 0})
-	run(t, dev.ArgMaxPart(scratch, upload(t, x), len(x)), dev.ArgMaxStep(scratch, step, len(x), c))
-	return download[int32](t, step, dev.StepLen)
+	rows := len(x) / n
+	scratch, next := alloc(t, int64(rows)*dev.ArgMaxScratch), alloc(t, int64(4*rows))
+	run(t, dev.ArgMaxPart(scratch, upload(t, x), rows, n), dev.ArgMaxStep(scratch, next, 0, rows, n))
+	return download[int32](t, next, rows)
 }
 
 func TestCUDAArgMax(t *testing.T) {
@@ -25,9 +26,8 @@ func TestCUDAArgMax(t *testing.T) {
 	zero, minus := float32(0), float32(math.Copysign(0, -1))
 	check := func(what string, x []float32) {
 		t.Helper()
-		want := []int32{40, 3, int32(kernels.ArgMax(x)), 5, 0, 0, 0, 0}
-		if got := argMax(t, x, dev.Chosen{}); !slices.Equal(got, want) {
-			t.Fatalf("%s: step %v, want %v", what, got, want)
+		if got, want := argMax(t, x, len(x)), []int32{int32(kernels.ArgMax(x))}; !slices.Equal(got, want) {
+			t.Fatalf("%s: %v, want %v", what, got, want)
 		}
 	}
 	for name, x := range map[string][]float32{
@@ -62,30 +62,85 @@ func TestCUDAArgMax(t *testing.T) {
 	}
 }
 
-func TestCUDAArgMaxWritesTheStep(t *testing.T) {
-	ids, ring := upload(t, []int32{-9, -9}), upload(t, []int32{-5, -5, -5})
-	c := dev.Chosen{IDs: ids, Advance: 1, Ring: ring, RingLen: 3}
-	if got, want := argMax(t, []float32{0, 2, 1}, c), []int32{41, 3, 1, 6, 0, 0, 0, 0}; !slices.Equal(got, want) {
-		t.Errorf("step %v, want %v", got, want)
-	}
-	if got, want := download[int32](t, ids, 2), []int32{1, -9}; !slices.Equal(got, want) {
-		t.Errorf("ids %v, want %v", got, want)
-	}
-	if got, want := download[int32](t, ring, 3), []int32{-5, -5, 1}; !slices.Equal(got, want) { // the sixth id
-		t.Errorf("ring %v, want %v", got, want)
-	}
-
-	// As a graph does: the same launches over and over.
-	scratch, step := alloc(t, dev.ArgMaxScratch), upload(t, make([]int32, dev.StepLen))
-	x := upload(t, []float32{1, 5, 3, 4})
-	ls := []dev.Launch{dev.ArgMaxPart(scratch, x, 4), dev.ArgMaxStep(scratch, step, 4, c)}
-	for i := range 7 {
-		run(t, ls...)
-		if got := download[int32](t, step, 4); got[dev.StepPos] != int32(i+1) || got[dev.StepCount] != int32(i+1) {
-			t.Fatalf("after %d runs: step %v", i+1, got)
+// Rows are chosen from each by itself.
+func TestCUDAArgMaxRows(t *testing.T) {
+	r := denseRand(9)
+	for _, n := range []int{1, 5, 2048, 2049, 40000} {
+		for _, rows := range []int{2, 3, 8, 33} {
+			x := denseNormals(r, rows*n, 1)
+			var want []int32
+			for i := range rows {
+				own := x[i*n:][:n]
+				switch r.IntN(4) {
+				case 0:
+					own[r.IntN(n)] = float32(math.NaN())
+				case 1:
+					own[r.IntN(n)], own[r.IntN(n)] = 9, 9
+				}
+				want = append(want, int32(kernels.ArgMax(own)))
+			}
+			if got := argMax(t, x, n); !slices.Equal(got, want) {
+				t.Errorf("%d rows of %d: %v, want %v", rows, n, got, want)
+			}
 		}
 	}
-	if got, want := download[int32](t, ring, 3), []int32{1, 1, 1}; !slices.Equal(got, want) {
-		t.Errorf("ring %v, want %v", got, want)
+}
+
+// As a graph does: the same launches over and over, and the rows move on by themselves.
+func TestCUDAArgMaxMovesRows(t *testing.T) {
+	const n = 4
+	inf := float32(math.Inf(1))
+	scratch, next := alloc(t, 3*dev.ArgMaxScratch), alloc(t, 3*4)
+	x := upload(t, []float32{1, 5, 3, 4, 0, 0, 7, 7, 1, inf, 2, 3})
+	rows := []dev.Row{{Pos: 7, Table: 8, Token: 2, Exempt: true}, {Pos: 0, Table: 4, Token: 3}, {Pos: 300, Table: 0, Token: 1}}
+	at := upload(t, putRows(rows))
+	ls := []dev.Launch{dev.ArgMaxPart(scratch, x, 3, n), dev.ArgMaxStep(scratch, next, at, 3, n)}
+	look := func(what string, ids ...int32) {
+		t.Helper()
+		for i := range rows {
+			rows[i].Token = int(ids[i])
+		}
+		if got := download[int32](t, next, 3); !slices.Equal(got, ids) {
+			t.Errorf("%s: %v, want %v", what, got, ids)
+		}
+		if got := download[byte](t, at, 3*dev.RowBytes); !slices.Equal(got, putRows(rows)) {
+			t.Errorf("%s: rows %v, want %v", what, got, putRows(rows))
+		}
+	}
+	for i := range 7 {
+		run(t, ls...)
+		for j := range rows {
+			rows[j].Pos++
+		}
+		look(fmt.Sprint("run ", i), 1, 2, 1)
+	}
+	run(t, dev.ChoiceCheck(x, next, at, 3, n))
+	look("an infinite logit", 1, 2, -1)
+	run(t, dev.ArgMaxStep(scratch, next, 0, 3, n), dev.ChoiceCheck(x, next, 0, 3, n))
+	look("rows that stay", 1, 2, -1)
+}
+
+// A choice is taken back in its own row alone.
+func TestCUDAChoiceCheck(t *testing.T) {
+	r := denseRand(10)
+	for _, rows := range []int{1, 31, 32, 70} {
+		const n = 5
+		x, next := denseNormals(r, rows*n, 1), make([]int32, rows)
+		for i := range next {
+			next[i] = int32(r.IntN(n+1)) - 1
+			if r.IntN(3) == 0 {
+				x[i*n+r.IntN(n)] = float32([]float64{math.Inf(1), math.Inf(-1), math.NaN()}[r.IntN(3)])
+			}
+		}
+		at := upload(t, next)
+		run(t, dev.ChoiceCheck(upload(t, x), at, 0, rows, n))
+		for i, id := range next {
+			if id >= 0 && (math.IsInf(float64(x[i*n+int(id)]), 0) || x[i*n+int(id)] != x[i*n+int(id)]) {
+				next[i] = -1
+			}
+		}
+		if got := download[int32](t, at, rows); !slices.Equal(got, next) {
+			t.Errorf("%d rows: %v, want %v", rows, got, next)
+		}
 	}
 }

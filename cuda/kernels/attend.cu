@@ -3,10 +3,10 @@
 // CPU reference: kernels.AttendF16 (and AttendBlockF16), to a bound; between the variants here, and between the emulated
 // and a real device, bit for bit.
 //
-// The cache of a layer is [position][nKV*headDim] for keys and for values, headDim a multiple of 8 up to 256. Positions are
-// cut into tiles of 256 anchored at 0. A (query, tile) pair has a partial result (m, l, o): the largest score, the sum of
-// the exponentials relative to it, and the values weighted by them. Partials are merged in ascending tile order by
-// attend_merge. Each sum has one order, which no launch can change:
+// Keys and values of a sequence lie in the tiles of a pool that its table names (rows.h), headDim a multiple of 8 up to 256.
+// Its positions are cut into stretches of 256 anchored at 0, which are four tiles. A (query, stretch) pair has a partial
+// result (m, l, o): the largest score, the sum of the exponentials relative to it, and the values weighted by them. Partials
+// are merged in ascending order by attend_merge. Each sum has one order, which no launch can change:
 //
 //	score   four accumulators, accumulator j over the 8-value chunks j, j+4, ... of the head by fused multiply-adds; then
 //	        (a0 + a2) + (a1 + a3), times scale
@@ -15,15 +15,18 @@
 //
 // so a query has the same bits whether it comes alone, with others or as part of a prompt. Variants:
 //
-//	attend_decode_1/2/4  a block is a stretch of tiles and 1, 2 or 4 query heads that share a KV head; partials go to memory
+//	attend_decode_1/2/4  a block is some stretches of a row and 1, 2 or 4 query heads that share a KV head; partials go to
+//	                     memory. Rows may be of as many sequences
 //	attend_combine       merges them, one block a query head
-//	attend_prefill_8/4   a block is 8 or 4 rows (a query head of a token) that share a KV head, and walks over their tiles
-//	                     with the merged result in registers: keys and values are read once for all its rows
+//	attend_prefill_8/4   a block is 8 or 4 queries (a query head of a row) that share a KV head, from a piece: rows of one
+//	                     sequence that follow one another. It walks over their stretches with the merged result in
+//	                     registers, so that keys and values are read once for all of them
 //
-// The grid of the decode variants depends on the context alone, and positions come from the step state, so a captured
-// launch stays right as the position moves on; blocks past the end return at once. Keys and values are read 16 bytes at a
-// time: 4 lanes a position for keys, headDim/8 lanes a position for values.
+// The grid of the decode variants depends on the context and the number of rows alone, and positions come from the rows in
+// memory, so a captured launch stays right as they move on; blocks past the end return at once. Keys and values are read 16
+// bytes at a time: 4 lanes a position for keys, headDim/8 lanes a position for values.
 #include "recipe.h"
+#include "rows.h"
 
 #define ATTEND_TILE 256
 #define ATTEND_GROUP 16                              // positions whose weighted values one thread sums
@@ -31,6 +34,8 @@
 #define ATTEND_SEGMENT 32                            // positions whose exponentials one warp sums
 #define ATTEND_SEGMENTS (ATTEND_TILE / ATTEND_SEGMENT)
 #define ATTEND_STRIDE (ATTEND_TILE + 8)              // of a row of scores: four rows then lie in different banks
+
+static_assert(ATTEND_TILE == 4 * KV_TILE && KV_TILE % ATTEND_GROUP == 0, "a stretch is four tiles, a group lies in one");
 
 // A block has 2*headDim threads, rounded up to warps: ATTEND_GROUPS times the chunks of a head. Its dynamic shared memory,
 // in floats: the queries, ROWS x headDim; the exponentials, ROWS x ATTEND_STRIDE; then scores (ROWS x ATTEND_STRIDE) and,
@@ -42,6 +47,18 @@ struct AttendBlock {
     float *top;                         // ROWS: largest score of the tile
     int *limit;                         // ROWS: positions that the row sees, ascending
     int headDim;
+    int nKV, kvHead;
+    const int4 *table;  // of the sequence, a stretch's four tiles together
+};
+
+// A layer's pool, as one block sees a stretch of it: the numbers of its tiles, of which only those of positions that are
+// there mean anything.
+struct AttendTiles {
+    int4 at;
+    __device__ __forceinline__ int of(int p) const {
+        const int i = p / KV_TILE;
+        return i < 2 ? (i == 0 ? at.x : at.y) : (i == 2 ? at.z : at.w);
+    }
 };
 
 // How many positions of the tile that begins at p0 a row sees.
@@ -81,8 +98,8 @@ static __device__ __forceinline__ float attend_add(float sum, float keep, float 
 
 // Scores of the tile's first most positions, to b.work.
 template <int ROWS>
-static __device__ __forceinline__ void attend_scores(const AttendBlock<ROWS> &b, const uint16_t *k, long long stride, int most,
-                                                     float scale) {
+static __device__ __forceinline__ void attend_scores(const AttendBlock<ROWS> &b, const uint16_t *k, const AttendTiles &tiles,
+                                                     int most, float scale) {
     const int chunks = b.headDim / 8, j = threadIdx.x % 4, step = blockDim.x / 4;
     for (int p0 = 0; p0 < most; p0 += step) {
         const int p = p0 + threadIdx.x / 4;
@@ -90,7 +107,7 @@ static __device__ __forceinline__ void attend_scores(const AttendBlock<ROWS> &b,
 #pragma unroll
         for (int r = 0; r < ROWS; r++) s[r] = 0.0f;
         if (p < most) {
-            const uint4 *row = (const uint4 *)(k + p * stride);
+            const uint4 *row = (const uint4 *)(k + kv_place(tiles.of(p), b.nKV, b.kvHead, b.headDim) + p % KV_TILE * b.headDim);
 #pragma unroll 4
             for (int c = j; c < chunks; c += 4) {
                 float x[8];
@@ -160,10 +177,10 @@ static __device__ __forceinline__ float attend_length(const AttendBlock<ROWS> &b
 
 // The weighted values of this thread's group of positions and chunk of the head.
 template <int ROWS>
-static __device__ __forceinline__ void attend_values(const AttendBlock<ROWS> &b, const uint16_t *v, long long stride, int p0,
+static __device__ __forceinline__ void attend_values(const AttendBlock<ROWS> &b, const uint16_t *v, const AttendTiles &tiles, int p0,
                                                      int group, int chunk, int most, int least, float (&acc)[ROWS][8]) {
-    const int first = group * ATTEND_GROUP;
-    const uint16_t *row = v + first * stride + 8 * chunk;
+    const int first = group * ATTEND_GROUP, stride = b.headDim;
+    const uint16_t *row = v + kv_place(tiles.of(first), b.nKV, b.kvHead, stride) + first % KV_TILE * stride + 8 * chunk;
     const float *e = b.e + first;
     constexpr int LOADS = ROWS < 8 ? 4 : 2;  // under way together; with 8 rows the registers are few
     if (first + ATTEND_GROUP <= least) {
@@ -203,15 +220,16 @@ static __device__ __forceinline__ void attend_values(const AttendBlock<ROWS> &b,
     }
 }
 
-// One tile. k and v point to the KV head's values at its first position. sink.length(r, m, l) is called by thread r, and
-// before the values: sink.value(i, r, d, o) by the thread that owns value d of row r, which is its i-th row. Rows that see
-// nothing of the tile are left out. The block's shared memory may be written again after a barrier.
+// One stretch, which begins at p0. k and v are the layer's pools. sink.length(r, m, l) is called by thread r, and before the
+// values: sink.value(i, r, d, o) by the thread that owns value d of row r, which is its i-th row. Rows that see nothing of
+// the stretch are left out. The block's shared memory may be written again after a barrier.
 template <int ROWS, typename Sink>
-static __device__ __forceinline__ void attend_tile(const AttendBlock<ROWS> &b, const uint16_t *k, const uint16_t *v,
-                                                   long long stride, int p0, float scale, Sink &sink) {
+static __device__ __forceinline__ void attend_tile(const AttendBlock<ROWS> &b, const uint16_t *k, const uint16_t *v, int p0,
+                                                   float scale, Sink &sink) {
     const int tid = threadIdx.x, hd = b.headDim, chunks = hd / 8;
     const int most = attend_count(b.limit[ROWS - 1], p0), least = attend_count(b.limit[0], p0);
-    attend_scores<ROWS>(b, k, stride, most, scale);
+    const AttendTiles tiles = {b.table[p0 / ATTEND_TILE]};
+    attend_scores<ROWS>(b, k, tiles, most, scale);
     __syncthreads();
     attend_exponentials<ROWS>(b, p0);
     __syncthreads();
@@ -227,7 +245,7 @@ static __device__ __forceinline__ void attend_tile(const AttendBlock<ROWS> &b, c
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
         for (int d = 0; d < 8; d++) acc[r][d] = 0.0f;
-    if (active) attend_values<ROWS>(b, v, stride, p0, group, chunk, most, least, acc);
+    if (active) attend_values<ROWS>(b, v, tiles, p0, group, chunk, most, least, acc);
 
     constexpr int PAIR = ROWS < 2 ? ROWS : 2;
     const int mine = tid / hd, d = tid % hd;
@@ -271,61 +289,62 @@ struct AttendPartial {
     }
 };
 
-// Grid: stretches of tiles, KV heads x groups of ROWS query heads, rows.
+// The positions that a row sees.
+static __device__ __forceinline__ int attend_limit(const Row &row, int ctx) { return row.pos + 1 < ctx ? row.pos + 1 : ctx; }
+
+// Grid: stretches, KV heads x groups of ROWS query heads, rows. list has the numbers of the rows in the pass, null where
+// they are all of them. The partials of the i-th one are the i-th.
 template <int ROWS>
 static __device__ __forceinline__ void attend_decode(float *values, float2 *lengths, const float *q, const uint16_t *k,
-                                                     const uint16_t *v, const int *step, int nHead, int nKV, int headDim, int ctx,
-                                                     int tiles, float scale) {
+                                                     const uint16_t *v, const Row *rows, const int *tables, const int *list,
+                                                     int nHead, int nKV, int headDim, int ctx, int tiles, float scale) {
     SHARED_DYN(float, shared);
     __shared__ float segment[ROWS][ATTEND_SEGMENTS], top[ROWS];
     __shared__ int limits[ROWS];
-    const int row = blockIdx.z, tid = threadIdx.x, share = nHead / nKV, parts = (share + ROWS - 1) / ROWS;
+    const int tid = threadIdx.x, share = nHead / nKV, parts = (share + ROWS - 1) / ROWS;
     const int kvHead = blockIdx.y / parts, inGroup = blockIdx.y % parts * ROWS, head = kvHead * share + inGroup;
     const int heads = share - inGroup < ROWS ? share - inGroup : ROWS;
-    const int sees = step[0] + row + 1, limit = sees < ctx ? sees : ctx;
+    const int at = list ? list[blockIdx.z] : (int)blockIdx.z;
+    const Row row = rows[at];
+    const int limit = attend_limit(row, ctx);
     if ((int)blockIdx.x * ATTEND_TILE >= limit) return;
 
-    AttendBlock<ROWS> b = {shared, shared + ROWS * headDim, shared + ROWS * (headDim + ATTEND_STRIDE), segment, top, limits, headDim};
+    AttendBlock<ROWS> b = {shared, shared + ROWS * headDim, shared + ROWS * (headDim + ATTEND_STRIDE), segment, top, limits, headDim,
+                           nKV,    kvHead,                  (const int4 *)(tables + row.table)};
     if (tid < ROWS) limits[tid] = limit;
-    q += ((long long)row * nHead + head) * headDim;
+    q += ((long long)at * nHead + head) * headDim;
     for (int i = tid; i < ROWS * headDim; i += blockDim.x) b.q[i] = i < heads * headDim ? q[i] : 0.0f;
     __syncthreads();
 
-    const long long stride = (long long)nKV * headDim;
     for (int t = blockIdx.x; t * ATTEND_TILE < limit; t += gridDim.x) {
-        const long long at = t * ATTEND_TILE * stride + kvHead * headDim, to = ((long long)row * nHead + head) * tiles + t;
+        const long long to = ((long long)blockIdx.z * nHead + head) * tiles + t;
         AttendPartial<ROWS> sink = {values + to * headDim, lengths + to, tiles, heads, headDim};
-        attend_tile<ROWS>(b, k + at, v + at, stride, t * ATTEND_TILE, scale, sink);
+        attend_tile<ROWS>(b, k, v, t * ATTEND_TILE, scale, sink);
         __syncthreads();
     }
 }
 
 // The bounds are the largest block's, so that the registers of all of them fit.
-extern "C" __global__ void __launch_bounds__(512) attend_decode_1(float *values, float2 *lengths, const float *q, const uint16_t *k,
-                                                                  const uint16_t *v, const int *step, int nHead, int nKV,
-                                                                  int headDim, int ctx, int tiles, float scale) {
-    attend_decode<1>(values, lengths, q, k, v, step, nHead, nKV, headDim, ctx, tiles, scale);
-}
-extern "C" __global__ void __launch_bounds__(512) attend_decode_2(float *values, float2 *lengths, const float *q, const uint16_t *k,
-                                                                  const uint16_t *v, const int *step, int nHead, int nKV,
-                                                                  int headDim, int ctx, int tiles, float scale) {
-    attend_decode<2>(values, lengths, q, k, v, step, nHead, nKV, headDim, ctx, tiles, scale);
-}
-extern "C" __global__ void __launch_bounds__(512) attend_decode_4(float *values, float2 *lengths, const float *q, const uint16_t *k,
-                                                                  const uint16_t *v, const int *step, int nHead, int nKV,
-                                                                  int headDim, int ctx, int tiles, float scale) {
-    attend_decode<4>(values, lengths, q, k, v, step, nHead, nKV, headDim, ctx, tiles, scale);
-}
+#define ATTEND_DECODE(name, ROWS)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(512)                                                                      \
+        name(float *values, float2 *lengths, const float *q, const uint16_t *k, const uint16_t *v, const Row *rows,        \
+             const int *tables, const int *list, int nHead, int nKV, int headDim, int ctx, int tiles, float scale) {       \
+        attend_decode<ROWS>(values, lengths, q, k, v, rows, tables, list, nHead, nKV, headDim, ctx, tiles, scale);         \
+    }
+
+ATTEND_DECODE(attend_decode_1, 1)
+ATTEND_DECODE(attend_decode_2, 2)
+ATTEND_DECODE(attend_decode_4, 4)
 
 #define ATTEND_COMBINE 256  // threads: at least headDim; and tiles whose factors are computed together
 
-// Grid: query heads, rows.
-extern "C" __global__ void attend_combine(float *out, const float *values, const float2 *lengths, const int *step, int headDim,
-                                          int ctx, int tiles) {
+// Grid: query heads, rows. list as above.
+extern "C" __global__ void attend_combine(float *out, const float *values, const float2 *lengths, const Row *rows, const int *list,
+                                          int headDim, int ctx, int tiles) {
     __shared__ float top[ATTEND_COMBINE], length[ATTEND_COMBINE], keep[ATTEND_COMBINE], take[ATTEND_COMBINE];
-    const int tid = threadIdx.x, row = blockIdx.y, sees = step[0] + row + 1, limit = sees < ctx ? sees : ctx;
+    const int tid = threadIdx.x, at = list ? list[blockIdx.y] : (int)blockIdx.y, limit = attend_limit(rows[at], ctx);
     const int used = (limit + ATTEND_TILE - 1) / ATTEND_TILE;
-    const long long head = (long long)row * gridDim.x + blockIdx.x;
+    const long long head = (long long)blockIdx.y * gridDim.x + blockIdx.x;
     values += head * tiles * headDim;
     lengths += head * tiles;
     float m = -INFINITY, l = 0.0f, o = 0.0f;
@@ -351,7 +370,7 @@ extern "C" __global__ void attend_combine(float *out, const float *values, const
             if (tid < headDim) o = attend_add(o, keep[i], values[(long long)(t0 + i) * headDim + tid], take[i]);
         }
     }
-    if (tid < headDim) out[head * headDim + tid] = used > 0 ? __fdiv_rn(o, l) : 0.0f;
+    if (tid < headDim) out[((long long)at * gridDim.x + blockIdx.x) * headDim + tid] = used > 0 ? __fdiv_rn(o, l) : 0.0f;
 }
 
 // The merged result: values in registers, two rows' worth of threads each; maximum and sum of row r with thread r.
@@ -367,26 +386,35 @@ struct AttendMerged {
     __device__ __forceinline__ void value(int i, int r, int, float part) { o[i] = attend_add(o[i], keep[r], part, take[r]); }
 };
 
-// Grid: rows by ROWS, KV heads. Row i is the query head i % share of the KV head's, of token i / share.
+// Grid: pieces x perPiece, KV heads. A piece is (first row of the pass, rows), of one sequence and ascending positions; its
+// queries are by row, within a row by query head of the KV head's, and each of its perPiece blocks has ROWS of them.
 template <int ROWS>
 static __device__ __forceinline__ void attend_prefill(float *out, const float *q, const uint16_t *k, const uint16_t *v,
-                                                      const int *step, int tokens, int nHead, int nKV, int headDim, int ctx,
-                                                      float scale) {
+                                                      const Row *rows, const int *tables, const int2 *pieces, int perPiece,
+                                                      int nHead, int nKV, int headDim, int ctx, float scale) {
     SHARED_DYN(float, shared);
     __shared__ float segment[ROWS][ATTEND_SEGMENTS], top[ROWS], keep[ROWS], take[ROWS];
     __shared__ int limits[ROWS];
-    const int tid = threadIdx.x, share = nHead / nKV, rows = tokens * share, kvHead = blockIdx.y;
-    const int row0 = (gridDim.x - 1 - blockIdx.x) * ROWS;  // those that see most begin first
-    AttendBlock<ROWS> b = {shared, shared + ROWS * headDim, shared + ROWS * (headDim + ATTEND_STRIDE), segment, top, limits, headDim};
+    const int tid = threadIdx.x, share = nHead / nKV, kvHead = blockIdx.y;
+    const int block = gridDim.x - 1 - blockIdx.x;  // those that see most begin first
+    const int2 piece = pieces[block / perPiece];
+    const int queries = piece.y * share, first = block % perPiece * ROWS;
+    if (first >= queries) return;
+    AttendBlock<ROWS> b = {shared, shared + ROWS * headDim, shared + ROWS * (headDim + ATTEND_STRIDE), segment, top, limits, headDim,
+                           nKV,    kvHead,                  (const int4 *)(tables + rows[piece.x].table)};
+    // Where the query i of the block lies in q and out.
+    const auto place = [=](int i) {
+        const int r = first + i;
+        return ((long long)(piece.x + r / share) * nHead + kvHead * share + r % share) * headDim;
+    };
     if (tid < ROWS) {
-        // Rows past the end see what the last one does, and are not written.
-        const int row = row0 + tid < rows ? row0 + tid : rows - 1, sees = step[0] + row / share + 1;
-        limits[tid] = sees < ctx ? sees : ctx;
+        // Queries past the end see what the last one does, and are not written.
+        const int r = first + tid < queries ? first + tid : queries - 1;
+        limits[tid] = attend_limit(rows[piece.x + r / share], ctx);
     }
     for (int i = tid; i < ROWS * headDim; i += blockDim.x) {
-        const int row = row0 + i / headDim;
-        const long long at = ((long long)(row / share) * nHead + kvHead * share + row % share) * headDim + i % headDim;
-        b.q[i] = row < rows ? q[at] : 0.0f;
+        const int r = i / headDim;
+        b.q[i] = first + r < queries ? q[place(r) + i % headDim] : 0.0f;
     }
     __syncthreads();
 
@@ -394,10 +422,8 @@ static __device__ __forceinline__ void attend_prefill(float *out, const float *q
     sink.m = -INFINITY;
     sink.keep = keep;
     sink.take = take;
-    const long long stride = (long long)nKV * headDim;
     for (int p0 = 0; p0 < limits[ROWS - 1]; p0 += ATTEND_TILE) {
-        const long long at = p0 * stride + kvHead * headDim;
-        attend_tile<ROWS>(b, k + at, v + at, stride, p0, scale, sink);
+        attend_tile<ROWS>(b, k, v, p0, scale, sink);
         __syncthreads();
     }
 
@@ -406,21 +432,17 @@ static __device__ __forceinline__ void attend_prefill(float *out, const float *q
     const int mine = tid / headDim, d = tid % headDim;
 #pragma unroll
     for (int i = 0; i < ROWS / 2; i++) {
-        const int r = 2 * i + mine, row = row0 + r;
-        if (mine < 2 && row < rows) {
-            const long long at = ((long long)(row / share) * nHead + kvHead * share + row % share) * headDim + d;
-            out[at] = limits[r] > 0 ? __fdiv_rn(sink.o[i], keep[r]) : 0.0f;
-        }
+        const int r = 2 * i + mine;
+        if (mine < 2 && first + r < queries) out[place(r) + d] = limits[r] > 0 ? __fdiv_rn(sink.o[i], keep[r]) : 0.0f;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2) attend_prefill_8(float *out, const float *q, const uint16_t *k, const uint16_t *v,
-                                                                      const int *step, int tokens, int nHead, int nKV,
-                                                                      int headDim, int ctx, float scale) {
-    attend_prefill<8>(out, q, k, v, step, tokens, nHead, nKV, headDim, ctx, scale);
-}
-extern "C" __global__ void __launch_bounds__(512) attend_prefill_4(float *out, const float *q, const uint16_t *k, const uint16_t *v,
-                                                                   const int *step, int tokens, int nHead, int nKV, int headDim,
-                                                                   int ctx, float scale) {
-    attend_prefill<4>(out, q, k, v, step, tokens, nHead, nKV, headDim, ctx, scale);
-}
+#define ATTEND_PREFILL(name, ROWS, ...)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(__VA_ARGS__)                                                              \
+        name(float *out, const float *q, const uint16_t *k, const uint16_t *v, const Row *rows, const int *tables,         \
+             const int2 *pieces, int perPiece, int nHead, int nKV, int headDim, int ctx, float scale) {                    \
+        attend_prefill<ROWS>(out, q, k, v, rows, tables, pieces, perPiece, nHead, nKV, headDim, ctx, scale);               \
+    }
+
+ATTEND_PREFILL(attend_prefill_8, 8, 256, 2)
+ATTEND_PREFILL(attend_prefill_4, 4, 512)

@@ -13,10 +13,12 @@ import (
 	"sluice/kernels"
 )
 
-// attendCache is a layer's cache in both forms, and the launches' description.
+// attendCache is a sequence's keys and values of a layer, in both forms, and the launches' description.
 type attendCache struct {
-	a    dev.Attention
-	k, v []uint16 // [ctx][nKV*headDim]
+	a     dev.Attention
+	k, v  []uint16 // [ctx][nKV*headDim]
+	pool  *tilePool
+	table int
 }
 
 // newAttendCache holds random keys and values of those magnitudes at positions 0 to n-1 and NaN behind them.
@@ -25,8 +27,20 @@ func newAttendCache(t *testing.T, r *rand.Rand, nHead, nKV, headDim, ctx, n int,
 	c.v = slices.Clone(c.k)
 	kernels.RowToF16(c.k[:n*nKV*headDim], denseNormals(r, n*nKV*headDim, keys))
 	kernels.RowToF16(c.v[:n*nKV*headDim], denseNormals(r, n*nKV*headDim, values))
-	c.a = dev.Attention{KCache: upload(t, c.k), VCache: upload(t, c.v), NHead: nHead, NKVHead: nKV, HeadDim: headDim, Ctx: ctx}
+	c.pool = newTilePool(r, nKV, headDim, dev.TableLen(ctx)+5)
+	c.pool.add(1, 1)
+	c.table = c.pool.add(ctx, ctx)
+	c.pool.set(c.table, c.k, c.v)
+	c.a = dev.Attention{Cache: c.pool.upload(t), NHead: nHead, NKVHead: nKV, HeadDim: headDim, Ctx: ctx}
 	return c
+}
+
+// store brings k and v to the device again.
+func (c *attendCache) store(t *testing.T) {
+	t.Helper()
+	c.pool.set(c.table, c.k, c.v)
+	store(t, c.a.Cache.Keys, c.pool.k)
+	store(t, c.a.Cache.Values, c.pool.v)
 }
 
 // decode and prefill return the result of the queries q at positions pos on.
@@ -41,15 +55,25 @@ func (c *attendCache) decode(t *testing.T, q []float32, pos, rows int) []float32
 func (c *attendCache) prefill(t *testing.T, q []float32, pos, rows int) []float32 {
 	t.Helper()
 	a := c.at(t, q, pos, rows)
+	pieces := piecesOf(0, rows, dev.PieceRows(a.NHead, a.NKVHead, a.HeadDim))
+	a.List, a.N = upload(t, pieces), len(pieces)/dev.PieceBytes
 	run(t, dev.AttendPrefill(a))
 	return download[float32](t, a.Out, len(q))
 }
 
 func (c *attendCache) at(t *testing.T, q []float32, pos, rows int) dev.Attention {
 	a := c.a
-	a.Q, a.Out, a.Rows = upload(t, q), alloc(t, int64(4*len(q))), rows
-	a.Step = upload(t, []int32{int32(pos), int32(rows), 0, 0, 0, 0, 0, 0})
+	a.Q, a.Out, a.N = upload(t, q), alloc(t, int64(4*len(q))), rows
+	a.Rows = upload(t, c.rows(pos, rows))
 	return a
+}
+
+func (c *attendCache) rows(pos, n int) []byte {
+	var rows []dev.Row
+	for i := range n {
+		rows = append(rows, dev.Row{Pos: pos + i, Table: c.table})
+	}
+	return putRows(rows)
 }
 
 // check compares row i of got, the result of q at position pos+i, with softmax in float64 and with the CPU's attention.
@@ -184,13 +208,14 @@ func TestCUDAAttendGrid(t *testing.T) {
 	// A launch for a long context at a position that moves on, as a graph has it. Its cache has the other's head.
 	const ctx = 9000
 	long := newAttendCache(t, r, nHead, nKV, headDim, ctx, 0, 1, 1)
-	store(t, long.a.KCache, cache.k)
-	store(t, long.a.VCache, cache.v)
+	copy(long.k, cache.k)
+	copy(long.v, cache.v)
+	long.store(t)
 	a := long.at(t, q, 0, 1)
 	a.Scratch = alloc(t, dev.AttendScratch(1, nHead, headDim, ctx))
 	ls := []dev.Launch{dev.AttendDecode(a), dev.AttendCombine(a)}
 	for _, p := range []int{0, 255, 256, pos} {
-		store(t, a.Step, []int32{int32(p)})
+		store(t, a.Rows, long.rows(p, 1))
 		run(t, ls...)
 		wantFloats(t, fmt.Sprint("context of ", ctx, " at ", p), download[float32](t, a.Out, len(q)), cache.decode(t, q, p, 1))
 	}
@@ -220,8 +245,7 @@ func TestCUDAAttendExtremes(t *testing.T) {
 			q[0] = 1e30
 			both := func(key uint16) []float32 {
 				cache.k[at*headDim] = key
-				store(t, cache.a.KCache, cache.k)
-				store(t, cache.a.VCache, cache.v)
+				cache.store(t)
 				got := cache.decode(t, q, n-1, 1)
 				wantFloats(t, fmt.Sprintf("n=%d key %#x at %d: prefill", n, key, at), cache.prefill(t, q, n-1, 1), got)
 				return got
@@ -257,8 +281,7 @@ func TestCUDAAttendExtremes(t *testing.T) {
 			cache.k[p*headDim], cache.v[p*headDim] = 0xfbff, 0x4500 // -65504, 5
 		}
 	}
-	store(t, cache.a.KCache, cache.k)
-	store(t, cache.a.VCache, cache.v)
+	cache.store(t)
 	q := make([]float32, headDim)
 	q[0] = 1
 	if got := cache.decode(t, q, 259, 1); got[0] != 5 {
@@ -278,8 +301,7 @@ func TestCUDAAttendCancels(t *testing.T) {
 			cache.v[p*headDim+i+1] = kernels.F32ToF16([]float32{1000, -1000}[p%2])
 		}
 	}
-	store(t, cache.a.KCache, cache.k)
-	store(t, cache.a.VCache, cache.v)
+	cache.store(t)
 	q := denseNormals(r, nHead*headDim, 4)
 	for i := 0; i < len(q); i += 2 {
 		q[i+1] = q[i] * (1 + 0x1p-12)
@@ -287,4 +309,75 @@ func TestCUDAAttendCancels(t *testing.T) {
 	got := cache.decode(t, q, n-1, 1)
 	cache.check(t, "cancelling", got, q, n-1, 0)
 	wantFloats(t, "prefill", cache.prefill(t, q, n-1, 1), got)
+}
+
+// Rows of several sequences in one pass, chunks by AttendPrefill and single ones by AttendDecode, have the bits that each
+// has alone.
+func TestCUDAAttendMixes(t *testing.T) {
+	r := denseRand(6)
+	for mi, m := range []struct{ nHead, nKV, headDim int }{{4, 2, 32}, {8, 1, 16}, {3, 3, 64}, {5, 1, 24}, {4, 2, 136}} {
+		for _, seqs := range []int{1, 2, 3, 8, 17} {
+			if mi > 1 && seqs > 3 && !long() {
+				continue
+			}
+			const ctx = 700
+			width := m.nHead * m.headDim
+			pool := newTilePool(r, m.nKV, m.headDim, seqs*dev.TableLen(ctx))
+			var rows []dev.Row
+			var q []float32
+			var want []float32 // by row, alone
+			var single []int32
+			var pieces []byte
+			for range seqs {
+				n := 1
+				if r.IntN(3) == 0 {
+					n = 1 + r.IntN(30)
+				}
+				pos := []int{0, 1, 63, 64, 255, 256, r.IntN(ctx - 30)}[r.IntN(7)]
+				c := newAttendCache(t, r, m.nHead, m.nKV, m.headDim, ctx, pos+n, 1, 1)
+				table := pool.add(ctx, pos+n)
+				pool.set(table, c.k[:(pos+n)*m.nKV*m.headDim], c.v)
+				own := denseNormals(r, n*width, 1)
+				if n == 1 || r.IntN(4) == 0 { // a chunk's rows one by one do as well
+					for i := range n {
+						single = append(single, int32(len(rows)+i))
+					}
+				} else {
+					pieces = append(pieces, piecesOf(len(rows), n, dev.PieceRows(m.nHead, m.nKV, m.headDim))...)
+				}
+				for i := range n {
+					rows = append(rows, dev.Row{Pos: pos + i, Table: table, Token: -1})
+					want = append(want, c.decode(t, own[i*width:][:width], pos+i, 1)...)
+				}
+				q = append(q, own...)
+			}
+			a := dev.Attention{Out: alloc(t, int64(4*len(q))), Q: upload(t, q), Cache: pool.upload(t), Rows: upload(t, putRows(rows)),
+				NHead: m.nHead, NKVHead: m.nKV, HeadDim: m.headDim, Ctx: ctx}
+			var ls []dev.Launch
+			if len(pieces) > 0 {
+				p := a
+				p.List, p.N = upload(t, pieces), len(pieces)/dev.PieceBytes
+				ls = append(ls, dev.AttendPrefill(p))
+			}
+			if len(single) > 0 {
+				a.List, a.N = upload(t, single), len(single)
+				a.Scratch = alloc(t, dev.AttendScratch(a.N, a.NHead, a.HeadDim, ctx))
+				ls = append(ls, dev.AttendDecode(a), dev.AttendCombine(a))
+			}
+			run(t, ls...)
+			wantFloats(t, fmt.Sprintf("%+v, %d sequences, %d rows, %d of them single", m, seqs, len(rows), len(single)), download[float32](t, a.Out, len(q)), want)
+
+			// Decoded rows that are all of the pass need no list, and a launch that is made for more does for fewer.
+			b := a
+			b.List, b.N, b.Out = 0, len(rows), alloc(t, int64(4*len(q)))
+			b.Scratch = alloc(t, dev.AttendScratch(b.N, b.NHead, b.HeadDim, ctx))
+			run(t, dev.AttendDecode(b), dev.AttendCombine(b))
+			wantFloats(t, fmt.Sprintf("%+v, %d sequences: all rows as single ones", m, seqs), download[float32](t, b.Out, len(q)), want)
+			store(t, b.Out, make([]float32, len(q)))
+			ls = []dev.Launch{dev.AttendDecode(b), dev.AttendCombine(b)}
+			ls[0].Grid[2], ls[1].Grid[1] = 1, 1
+			run(t, ls...)
+			wantFloats(t, fmt.Sprintf("%+v, %d sequences: the first row", m, seqs), download[float32](t, b.Out, width), want[:width])
+		}
+	}
 }

@@ -125,7 +125,7 @@ func (s *benchShapes) table(t testing.TB, rows int) dev.Table {
 	store(t, tab.Sums, make([]byte, dev.SumsBytes))
 	store(t, tab.Err, make([]byte, dev.RouteErrorBytes))
 	ids, weights := s.choices(t, rows)
-	run(t, tab.DropTable(ids, weights, 0, nil, rows))
+	run(t, tab.DropTable(ids, weights, 0, nil, 0, rows))
 	return tab
 }
 
@@ -156,24 +156,29 @@ func (s *benchShapes) pointers(t testing.TB, up, down int64) dev.Ptr {
 
 func (s *benchShapes) attention(add adder) {
 	cache := func(a dev.Attention) int64 { return 2 * int64(a.NKVHead*a.HeadDim) } // bytes of a position's keys, and of its values
-	place := func(t testing.TB, a dev.Attention, pos int) dev.Attention {
-		q := 4 * int64(a.Rows*a.NHead*a.HeadDim)
-		a.Out, a.Q = reserve(t, q), noise(t, q)
-		a.KCache, a.VCache = noise(t, cache(a)*int64(a.Ctx)), noise(t, cache(a)*int64(a.Ctx))
-		a.Step = upload(t, []int32{int32(pos), int32(a.Rows), 0, 0, 0, 0, 0, 0})
-		a.Scratch = reserve(t, dev.AttendScratch(a.Rows, a.NHead, a.HeadDim, a.Ctx))
+	// rows of one sequence from a position on, or one each of several at that position.
+	place := func(t testing.TB, a dev.Attention, pos, rows, seqs int) dev.Attention {
+		q := 4 * int64(rows*seqs*a.NHead*a.HeadDim)
+		a.Out, a.Q, a.N = reserve(t, q), noise(t, q), rows*seqs
+		a.Cache = s.cache(t, a.NKVHead, a.HeadDim, seqs)
+		var of []dev.Row
+		for i := range rows * seqs {
+			of = append(of, dev.Row{Pos: pos + i%rows, Table: i / rows * dev.TableLen(s.ctx)})
+		}
+		a.Rows = upload(t, putRows(of))
+		a.Scratch = reserve(t, dev.AttendScratch(a.N, a.NHead, a.HeadDim, a.Ctx))
 		return a
 	}
 	// All query heads on few of keys and values, two on each, one on each.
 	for _, heads := range [][2]int{{s.heads, s.kvHeads}, {2 * s.kvHeads, s.kvHeads}, {s.heads, s.heads}} {
 		for _, depth := range s.depths {
-			a := dev.Attention{Rows: 1, NHead: heads[0], NKVHead: heads[1], HeadDim: s.headDim, Ctx: s.ctx}
+			a := dev.Attention{NHead: heads[0], NKVHead: heads[1], HeadDim: s.headDim, Ctx: s.ctx}
 			parts := []any{"heads", fmt.Sprintf("%dx%d", heads[0], heads[1]), "head", s.headDim, "depth", depth}
 			add(benchName("attend_decode", parts...), 2*cache(a)*int64(depth+1), 4*int64(a.NHead*a.HeadDim)*int64(depth+1),
-				func(t testing.TB) dev.Launch { return dev.AttendDecode(place(t, a, depth)) })
+				func(t testing.TB) dev.Launch { return dev.AttendDecode(place(t, a, depth, 1, 1)) })
 			if heads[1] == s.kvHeads && heads[0] == s.heads {
 				add(benchName("attend_combine", parts...), dev.AttendScratch(1, a.NHead, a.HeadDim, depth+1), 0, func(t testing.TB) dev.Launch {
-					a := place(t, a, depth)
+					a := place(t, a, depth, 1, 1)
 					run(t, dev.AttendDecode(a))
 					return dev.AttendCombine(a)
 				})
@@ -181,14 +186,37 @@ func (s *benchShapes) attention(add adder) {
 		}
 	}
 	for _, head := range []int{s.headDim, dev.MaxHeadDim} {
-		a := dev.Attention{Rows: s.prompt, NHead: s.heads, NKVHead: s.kvHeads, HeadDim: head, Ctx: s.ctx}
+		a := dev.Attention{NHead: s.heads, NKVHead: s.kvHeads, HeadDim: head, Ctx: s.ctx}
 		for _, pos := range []int{0, s.ctx/8 - s.prompt} {
 			pairs := int64(s.prompt) * int64(2*pos+s.prompt+1) / 2
 			add(benchName("attend_prefill", "heads", fmt.Sprintf("%dx%d", a.NHead, a.NKVHead), "head", head, "depth", pos, "n", s.prompt),
 				2*cache(a)*int64(pos+s.prompt)+8*int64(s.prompt*a.NHead*head), 4*int64(a.NHead*head)*pairs,
-				func(t testing.TB) dev.Launch { return dev.AttendPrefill(place(t, a, pos)) })
+				func(t testing.TB) dev.Launch {
+					a := place(t, a, pos, s.prompt, 1)
+					pieces := piecesOf(0, s.prompt, dev.PieceRows(a.NHead, a.NKVHead, a.HeadDim))
+					a.List, a.N = upload(t, pieces), len(pieces)/dev.PieceBytes
+					return dev.AttendPrefill(a)
+				})
 		}
 	}
+	for _, seqs := range []int{2, 8} {
+		a, depth := dev.Attention{NHead: s.heads, NKVHead: s.kvHeads, HeadDim: s.headDim, Ctx: s.ctx}, s.depths[1]
+		add(benchName("attend_decode", "heads", fmt.Sprintf("%dx%d", a.NHead, a.NKVHead), "head", a.HeadDim, "depth", depth, "n", seqs),
+			2*cache(a)*int64(seqs*(depth+1)), 4*int64(seqs*a.NHead*a.HeadDim)*int64(depth+1),
+			func(t testing.TB) dev.Launch { return dev.AttendDecode(place(t, a, depth, 1, seqs)) })
+	}
+}
+
+// cache returns keys and values of sequences whose tiles lie anywhere.
+func (s *benchShapes) cache(t testing.TB, nKV, headDim, seqs int) dev.Cache {
+	t.Helper()
+	tiles := seqs * dev.TableLen(s.ctx)
+	var tables []int32
+	for _, at := range rand.New(rand.NewPCG(3, uint64(seqs))).Perm(tiles) {
+		tables = append(tables, int32(at))
+	}
+	n := int64(tiles) * dev.TileBytes(nKV, headDim)
+	return dev.Cache{Keys: noise(t, n), Values: noise(t, n), Tables: upload(t, tables)}
 }
 
 func (s *benchShapes) routing(add adder) {
@@ -202,7 +230,7 @@ func (s *benchShapes) routing(add adder) {
 		})
 		add(benchName("table", parts...), 0, 0, func(t testing.TB) dev.Launch {
 			ids, weights := s.choices(t, rows)
-			return s.table(t, rows).DropTable(ids, weights, upload(t, make([]byte, s.nExpert)), &moe.Drop{Frac: 0.5, Renorm: true}, rows)
+			return s.table(t, rows).DropTable(ids, weights, upload(t, make([]byte, s.nExpert)), &moe.Drop{Frac: 0.5, Renorm: true}, 0, rows)
 		})
 		add(benchName("combine", append([]any{"width", s.embd}, parts[2:]...)...), n*(k+2)*4*int64(s.embd), 0, func(t testing.TB) dev.Launch {
 			return s.table(t, rows).Combine(noise(t, 4*n*int64(s.embd)), noise(t, 4*n*k*int64(s.embd)), 0, 0, rows, s.embd)
@@ -233,7 +261,7 @@ func (s *benchShapes) rows(add adder) {
 			for i := range ids {
 				ids[i] = int32(rand.N(s.vocab))
 			}
-			return dev.Embed(typ, reserve(t, 4*int64(s.prompt*s.embd)), noise(t, size*int64(s.vocab)), upload(t, ids), 0, s.prompt, s.embd, s.vocab)
+			return dev.Embed(typ, reserve(t, 4*int64(s.prompt*s.embd)), noise(t, size*int64(s.vocab)), tokens(t, ids), 0, s.prompt, s.embd, s.vocab)
 		})
 	}
 	for _, rows := range []int{1, s.prompt} {
@@ -266,16 +294,19 @@ func (s *benchShapes) rows(add adder) {
 			s.rope(add, rows, norm)
 		}
 	}
-	add(benchName("argmax_part", "width", s.vocab), 4*int64(s.vocab), 0, func(t testing.TB) dev.Launch {
-		return dev.ArgMaxPart(reserve(t, dev.ArgMaxScratch), noise(t, 4*int64(s.vocab)), s.vocab)
-	})
-	add(benchName("argmax_step", "width", s.vocab), 0, 0, func(t testing.TB) dev.Launch {
-		scratch := reserve(t, dev.ArgMaxScratch)
-		run(t, dev.ArgMaxPart(scratch, noise(t, 4*int64(s.vocab)), s.vocab))
-		return dev.ArgMaxStep(scratch, upload(t, make([]byte, dev.StepBytes)), s.vocab, dev.Chosen{IDs: reserve(t, 4), Advance: 1})
-	})
+	for _, rows := range []int{1, 8} {
+		n, parts := int64(rows)*int64(s.vocab), []any{"width", s.vocab, "n", rows}
+		add(benchName("argmax_part", parts...), 4*n, 0, func(t testing.TB) dev.Launch {
+			return dev.ArgMaxPart(reserve(t, int64(rows)*dev.ArgMaxScratch), noise(t, 4*n), rows, s.vocab)
+		})
+		add(benchName("argmax_step", parts...), 0, 0, func(t testing.TB) dev.Launch {
+			scratch := reserve(t, int64(rows)*dev.ArgMaxScratch)
+			run(t, dev.ArgMaxPart(scratch, noise(t, 4*n), rows, s.vocab))
+			return dev.ArgMaxStep(scratch, reserve(t, 4*int64(rows)), upload(t, make([]byte, rows*dev.RowBytes)), rows, s.vocab)
+		})
+	}
 	add("kernel=choice_check", 0, 0, func(t testing.TB) dev.Launch {
-		return dev.ChoiceCheck(noise(t, 4*int64(s.vocab)), upload(t, make([]byte, dev.StepBytes)), reserve(t, 4))
+		return dev.ChoiceCheck(noise(t, 4*int64(s.vocab)), upload(t, []int32{0}), upload(t, make([]byte, dev.RowBytes)), 1, s.vocab)
 	})
 }
 
@@ -287,7 +318,7 @@ func (s *benchShapes) rope(add adder, rows int, norm dev.QKNorm) {
 			return dev.QKNormRopeKV(dev.QKV{Q: noise(t, 4*n*q), K: noise(t, 4*n*kv), V: noise(t, 4*n*kv),
 				Norm: norm, NormQ: noise(t, 4*w[0]), NormK: noise(t, 4*w[1]), Eps: 1e-6,
 				Angles: noise(t, dev.AnglesBytes(s.headDim, s.ctx)), NRot: s.headDim, Neox: true,
-				KCache: reserve(t, 2*kv*int64(s.ctx)), VCache: reserve(t, 2*kv*int64(s.ctx)), Step: upload(t, make([]byte, dev.StepBytes)),
-				Rows: rows, NHead: s.heads, NKVHead: s.kvHeads, HeadDim: s.headDim, Ctx: s.ctx})
+				Cache: s.cache(t, s.kvHeads, s.headDim, 1), Rows: upload(t, putRows(make([]dev.Row, rows))),
+				N: rows, NHead: s.heads, NKVHead: s.kvHeads, HeadDim: s.headDim, Ctx: s.ctx})
 		})
 }

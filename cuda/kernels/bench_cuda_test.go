@@ -101,7 +101,7 @@ func (c benchCase) time(b *testing.B) float64 {
 // start sets the case up, runs it once, which brings its code to the device, and returns a round. Before each, flushing
 // floats are read.
 func (c benchCase) start(t testing.TB, flushing int) (round func() (seconds float64, err error)) {
-	flush := dev.ArgMaxPart(reserve(t, dev.ArgMaxScratch), noise(t, 4*int64(flushing)), flushing)
+	flush := dev.ArgMaxPart(reserve(t, dev.ArgMaxScratch), noise(t, 4*int64(flushing)), 1, flushing)
 	var p *driver.Program
 	var begin, end *driver.Event
 	var copies func() error

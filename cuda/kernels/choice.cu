@@ -1,12 +1,13 @@
 // Choice: takes back a choice of ArgMax whose logit is no finite number.
 //
-// CPU reference: engine's greatest: ArgMax, and an error where the greatest logit is infinite.
-#include "device.h"
+// CPU reference: model.Greatest: ArgMax, and an error where the greatest logit is infinite.
+#include "rows.h"
 
-// One warp, of which one lane works. step: argmax.go; ids may be null.
-extern "C" __global__ void choice_check(const float *logits, int *step, int *ids) {
-    if (threadIdx.x != 0 || step[2] < 0) return;
-    if ((__float_as_uint(logits[step[2]]) & 0x7fffffffu) < 0x7f800000u) return;
-    step[2] = -1;
-    if (ids) ids[0] = -1;
+// One thread a row of n logits, the blocks' last ones without. next and rows: argmax.cu.
+extern "C" __global__ void choice_check(const float *logits, int *next, Row *rows, int count, int n) {
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= count || next[row] < 0) return;
+    if ((__float_as_uint(logits[(long long)row * n + next[row]]) & 0x7fffffffu) < 0x7f800000u) return;
+    next[row] = -1;
+    if (rows) rows[row].token = -1;
 }

@@ -5,6 +5,7 @@
 // The matrix stays as it is in the file, blocks of 2-byte alignment included: a token reads one row of it, so its loads are
 // too few to matter. One thread an element, one block 256 elements of a row.
 #include "fault.h"
+#include "rows.h"
 
 #define EMBED_THREADS 256
 
@@ -79,18 +80,18 @@ struct EmbedQ6_K {
 
 // A token id outside the vocabulary, which a graph finds on the device where an arg max failed, gives a row of zeros.
 template <typename T>
-static __device__ __forceinline__ void embed_row(float *out, const uint8_t *w, const int *ids, int n, int vocab,
+static __device__ __forceinline__ void embed_row(float *out, const uint8_t *w, const Row *rows, int n, int vocab,
                                                  long long rowBytes, unsigned long long *fault, unsigned order) {
-    const int row = blockIdx.y, i = blockIdx.x * EMBED_THREADS + threadIdx.x, id = ids[row];
+    const int row = blockIdx.y, i = blockIdx.x * EMBED_THREADS + threadIdx.x, id = rows[row].token;
     const bool known = id >= 0 && id < vocab;
     if (!known && i == 0) fault_raise(fault, order, row);
     if (i < n) out[(long long)row * n + i] = known ? T::at(w + id * rowBytes, i) : 0.0f;
 }
 
 #define EMBED(name, T)                                                                                                     \
-    extern "C" __global__ void name(float *out, const uint8_t *w, const int *ids, int n, int vocab, long long rowBytes,    \
+    extern "C" __global__ void name(float *out, const uint8_t *w, const Row *rows, int n, int vocab, long long rowBytes,   \
                                     unsigned long long *fault, unsigned order) {                                           \
-        embed_row<T>(out, w, ids, n, vocab, rowBytes, fault, order);                                                       \
+        embed_row<T>(out, w, rows, n, vocab, rowBytes, fault, order);                                                      \
     }
 
 EMBED(embed_f32, EmbedF32)

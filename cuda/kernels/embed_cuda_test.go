@@ -11,6 +11,15 @@ import (
 	"sluice/kernels"
 )
 
+// tokens is rows that have them.
+func tokens(t testing.TB, ids []int32) dev.Ptr {
+	rows := make([]dev.Row, len(ids))
+	for i, id := range ids {
+		rows[i] = dev.Row{Pos: -3, Table: 1 << 20, Token: int(id), Exempt: i%2 == 0}
+	}
+	return upload(t, putRows(rows))
+}
+
 func TestCUDAEmbed(t *testing.T) {
 	const vocab = 37
 	for _, typ := range []kernels.Type{kernels.F32, kernels.F16, kernels.BF16, kernels.Q8_0, kernels.Q4_0, kernels.Q4_K, kernels.Q5_K, kernels.Q6_K} {
@@ -37,7 +46,7 @@ func TestCUDAEmbed(t *testing.T) {
 					}
 					fault, read := faultWord(t)
 					out := alloc(t, int64(4*len(want)))
-					run(t, dev.Embed(typ, out, w, upload(t, ids), fault, len(ids), n, vocab))
+					run(t, dev.Embed(typ, out, w, tokens(t, ids), fault, len(ids), n, vocab))
 					wantFloats(t, fmt.Sprintf("%v n=%d %s ids=%v", typ, n, name, ids), download[float32](t, out, len(want)), want)
 					if f, bad := read(); bad {
 						t.Fatalf("%v n=%d: fault %+v", typ, n, f)
@@ -54,7 +63,7 @@ func TestCUDAEmbedUnknownToken(t *testing.T) {
 	w := upload(t, slices.Repeat([]float32{1}, vocab*n))
 	for _, bad := range []int32{-1, vocab, -1 << 31, 1<<31 - 1} {
 		fault, read := faultWord(t)
-		ids := upload(t, []int32{0, bad, 2, bad})
+		ids := tokens(t, []int32{0, bad, 2, bad})
 		out := alloc(t, 4*n*4)
 		run(t, dev.Embed(kernels.F32, out, w, ids, fault, 4, n, vocab), dev.Embed(kernels.F32, out, w, ids, 0, 4, n, vocab))
 		one, zero := slices.Repeat([]float32{1}, n), make([]float32, n)

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"math"
 
 	"sluice/kernels"
 )
@@ -26,6 +27,17 @@ const (
 	ByEntry Form = iota
 	ByTile
 )
+
+// FormOf is the form for calls of rows rows: ByTile from where an expert that is in use has two entries or more, if rows
+// choose evenly. Below that most tiles hold one entry, for which ByTile computes TileCols columns; and what entries of one
+// expert read again is still in the second level of cache, since their blocks run side by side.
+func (t Table) FormOf(rows int) Form {
+	unused := math.Pow(1-float64(t.K)/float64(t.NExpert), float64(rows)) // share of the experts that nobody chooses
+	if float64(rows*t.K) >= 2*float64(t.NExpert)*(1-unused) {
+		return ByTile
+	}
+	return ByEntry
+}
 
 // ExpertGateUp computes for each entry of the table, from the row act[token] of its row in the call,
 //

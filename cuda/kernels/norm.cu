@@ -9,12 +9,13 @@
 #include "fault.h"
 #include "norm.h"
 
-// delta: rows x n, null for none, added to x first. w: n, null for ones. out may be x.
-extern "C" __global__ void norm_rms(float *out, float *x, const float *delta, const float *w, int n, float eps,
+// list: which rows of x they are, null for all of them; out has them one after the other. delta: rows x n, null for none,
+// added to x first. w: n, null for ones. out may be x where list is null.
+extern "C" __global__ void norm_rms(float *out, float *x, const int *list, const float *delta, const float *w, int n, float eps,
                                     unsigned long long *fault, unsigned order) {
-    const int row = blockIdx.x, tid = threadIdx.x, threads = blockDim.x;
+    const int row = list ? list[blockIdx.x] : (int)blockIdx.x, tid = threadIdx.x, threads = blockDim.x;
     const long long at = (long long)row * n;
-    out += at;
+    out += (long long)blockIdx.x * n;
     x += at;
     if (delta) delta += at;
 

@@ -174,3 +174,35 @@ func TestCUDASharedGate(t *testing.T) {
 		wantFloats(t, fmt.Sprint(v), download[float32](t, gate, 1), []float32{1 / (1 + kernels.Exp(-v))})
 	}
 }
+
+// The end of a pass: of some of its rows the norm, the logits and the choice, as of each row alone.
+func TestCUDAHeadRows(t *testing.T) {
+	const n, vocab, rows = 96, 500, 20
+	r := denseRand(8)
+	x := denseNormals(r, rows*n, 1)
+	w, out := upload(t, denseNormals(r, n, 1)), upload(t, denseNormals(r, vocab*n, 1))
+	x[7*n+3] = float32(math.NaN())
+	px := upload(t, x)
+	for _, list := range [][]int32{{0}, {19}, {0, 1, 2, 3}, {3, 7, 8, 15, 19}, {0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19}} {
+		m := len(list)
+		fault, read := faultWord(t)
+		normed, logits, next := alloc(t, int64(4*m*n)), alloc(t, int64(4*m*vocab)), alloc(t, int64(4*m))
+		scratch := alloc(t, int64(m)*dev.ArgMaxScratch)
+		run(t, dev.RMSNormOf(normed, px, upload(t, list), w, m, n, 1e-6, dev.Guard{Word: fault, Layer: 3, Where: dev.WhereExperts}),
+			dev.Product(kernels.F32, logits, out, normed, vocab, n, m, dev.Out{}),
+			dev.ArgMaxPart(scratch, logits, m, vocab), dev.ArgMaxStep(scratch, next, 0, m, vocab), dev.ChoiceCheck(logits, next, 0, m, vocab))
+		got, ids := download[float32](t, logits, m*vocab), download[int32](t, next, m)
+		for i, row := range list {
+			one, alone := alloc(t, 4*n), alloc(t, 4*vocab)
+			run(t, dev.RMSNorm(one, px.At(int64(row)*4*n), w, 1, n, 1e-6, dev.Guard{}), dev.Product(kernels.F32, alone, out, one, vocab, n, 1, dev.Out{}))
+			want := download[float32](t, alone, vocab)
+			wantFloats(t, fmt.Sprintf("rows %v: row %d", list, row), got[i*vocab:][:vocab], want)
+			if int(ids[i]) != kernels.ArgMax(want) {
+				t.Errorf("rows %v: row %d: %d is chosen, want %d", list, row, ids[i], kernels.ArgMax(want))
+			}
+		}
+		if f, bad := read(); bad != slices.Contains(list, 7) || bad && f != (dev.Fault{Layer: 3, Where: dev.WhereExperts, Row: 7}) {
+			t.Errorf("rows %v: fault %+v, %v", list, f, bad)
+		}
+	}
+}

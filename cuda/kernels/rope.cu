@@ -10,6 +10,7 @@
 //   rope_rows   a norm over all heads of a row: one block takes all queries of a row, one all keys, one all values
 #include "fault.h"
 #include "norm.h"
+#include "rows.h"
 
 #define ROPE_MAX_HEAD 256
 #define ROPE_HEAD_WARPS 4
@@ -22,7 +23,8 @@ struct RopeArgs {
     const float *k, *v;
     const float *bq, *bk, *bv, *wq, *wk;
     const float *table;
-    uint16_t *kCache, *vCache;
+    uint16_t *kCache, *vCache;  // pools of tiles
+    const int *tiles;           // the sequences' tables
     int nHead, nKV, headDim, half, neox;
     float eps;
 };
@@ -35,7 +37,8 @@ struct RopeHead {
     bool turn;
 };
 
-static __device__ __forceinline__ RopeHead rope_find(const RopeArgs &a, int part, int head, int row, int pos, bool normPerRow) {
+// row is the row of the pass, of which is how it is described.
+static __device__ __forceinline__ RopeHead rope_find(const RopeArgs &a, int part, int head, int row, const Row &of, bool normPerRow) {
     RopeHead h;
     const int at = head * a.headDim, n = (part == 0 ? a.nHead : a.nKV) * a.headDim;
     const float *x = part == 0 ? a.q : part == 1 ? a.k : a.v;
@@ -45,7 +48,9 @@ static __device__ __forceinline__ RopeHead rope_find(const RopeArgs &a, int part
     h.bias = bias ? bias + at : nullptr;
     h.norm = norm ? (normPerRow ? norm + at : norm) : nullptr;
     h.out = part == 0 ? a.q + (long long)row * n + at : nullptr;
-    h.cache = part == 0 ? nullptr : (part == 1 ? a.kCache : a.vCache) + (long long)pos * n + at;
+    h.cache = part == 0 ? nullptr
+                        : (part == 1 ? a.kCache : a.vCache) + kv_place(a.tiles[of.table + of.pos / KV_TILE], a.nKV, head, a.headDim) +
+                              of.pos % KV_TILE * a.headDim;
     h.turn = part < 2;
     return h;
 }
@@ -75,31 +80,30 @@ static __device__ __forceinline__ void rope_finish(const RopeHead &h, const Rope
     __syncwarp();
 }
 
-// The position of a row, -1 and the fault raised where the cache has no such place.
-static __device__ __forceinline__ int rope_position(const int *step, int row, int ctx, unsigned long long *fault, unsigned order) {
-    const int pos = step[0] + row;
-    if (pos >= 0 && pos < ctx) return pos;
+// Whether the cache has a place for a row; raises the fault where not.
+static __device__ __forceinline__ bool rope_fits(const Row &of, int row, int ctx, unsigned long long *fault, unsigned order) {
+    if (of.pos >= 0 && of.pos < ctx) return true;
     if (threadIdx.x == 0) fault_raise(fault, order, row);
-    return -1;
+    return false;
 }
 
 // Grid: heads of q, k and v by ROPE_HEAD_WARPS, rows.
 extern "C" __global__ void rope_heads(float *q, const float *k, const float *v, const float *bq, const float *bk,
                                       const float *bv, const float *wq, const float *wk, const float *table, uint16_t *kCache,
-                                      uint16_t *vCache, const int *step, int nHead, int nKV, int headDim, int half, int neox,
-                                      float eps, int ctx, unsigned long long *fault, unsigned order) {
+                                      uint16_t *vCache, const Row *rows, const int *tiles, int nHead, int nKV, int headDim,
+                                      int half, int neox, float eps, int ctx, unsigned long long *fault, unsigned order) {
     __shared__ float stage[ROPE_HEAD_WARPS][ROPE_MAX_HEAD];
-    const RopeArgs a = {q, k, v, bq, bk, bv, wq, wk, table, kCache, vCache, nHead, nKV, headDim, half, neox, eps};
+    const RopeArgs a = {q, k, v, bq, bk, bv, wq, wk, table, kCache, vCache, tiles, nHead, nKV, headDim, half, neox, eps};
     const int row = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int pos = rope_position(step, row, ctx, fault, order);
+    const Row of = rows[row];
     int head = blockIdx.x * ROPE_HEAD_WARPS + warp;
-    if (pos < 0 || head >= nHead + 2 * nKV) return;
+    if (!rope_fits(of, row, ctx, fault, order) || head >= nHead + 2 * nKV) return;
     int part = 0;
     if (head >= nHead) {
         part = 1 + (head - nHead) / nKV;
         head = (head - nHead) % nKV;
     }
-    const RopeHead h = rope_find(a, part, head, row, pos, false);
+    const RopeHead h = rope_find(a, part, head, row, of, false);
     float *s = stage[warp];
     double sum = 0.0;
     for (int i = lane; i < headDim; i += 32) {
@@ -109,21 +113,21 @@ extern "C" __global__ void rope_heads(float *q, const float *k, const float *v, 
     }
     float rms = 0.0f;
     if (h.norm) rms = norm_root(norm_warp_sum(sum), headDim, eps);
-    rope_finish(h, a, s, rms, table + (long long)pos * 2 * half);
+    rope_finish(h, a, s, rms, table + (long long)of.pos * 2 * half);
 }
 
 // Grid: 3 (q, k, v), rows.
 extern "C" __global__ void rope_rows(float *q, const float *k, const float *v, const float *bq, const float *bk, const float *bv,
                                      const float *wq, const float *wk, const float *table, uint16_t *kCache, uint16_t *vCache,
-                                     const int *step, int nHead, int nKV, int headDim, int half, int neox, float eps, int ctx,
-                                     unsigned long long *fault, unsigned order) {
+                                     const Row *rows, const int *tiles, int nHead, int nKV, int headDim, int half, int neox,
+                                     float eps, int ctx, unsigned long long *fault, unsigned order) {
     __shared__ float stage[ROPE_ROW_WARPS][ROPE_MAX_HEAD];
-    const RopeArgs a = {q, k, v, bq, bk, bv, wq, wk, table, kCache, vCache, nHead, nKV, headDim, half, neox, eps};
+    const RopeArgs a = {q, k, v, bq, bk, bv, wq, wk, table, kCache, vCache, tiles, nHead, nKV, headDim, half, neox, eps};
     const int part = blockIdx.x, row = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int pos = rope_position(step, row, ctx, fault, order);
-    if (pos < 0) return;
+    const Row of = rows[row];
+    if (!rope_fits(of, row, ctx, fault, order)) return;
     const int heads = part == 0 ? nHead : nKV, n = heads * headDim;
-    const RopeHead all = rope_find(a, part, 0, row, pos, true);
+    const RopeHead all = rope_find(a, part, 0, row, of, true);
     float rms = 0.0f;
     if (all.norm) {
         double sum = 0.0;
@@ -132,8 +136,8 @@ extern "C" __global__ void rope_rows(float *q, const float *k, const float *v, c
     }
     // The sum above has read all of q, and each head below is written by the warp that reads it.
     for (int head = warp; head < heads; head += ROPE_ROW_WARPS) {
-        const RopeHead h = rope_find(a, part, head, row, pos, true);
+        const RopeHead h = rope_find(a, part, head, row, of, true);
         for (int i = lane; i < headDim; i += 32) stage[warp][i] = rope_load(h.x, h.bias, i);
-        rope_finish(h, a, stage[warp], rms, table + (long long)pos * 2 * half);
+        rope_finish(h, a, stage[warp], rms, table + (long long)of.pos * 2 * half);
     }
 }

@@ -74,12 +74,22 @@ func TestCUDAQKNormRopeKV(t *testing.T) {
 			magnitude := []float32{1, 1e-3, 300}[ci%3]
 			q, k, v := denseHurtful(r, at.rows*nQ, magnitude), denseHurtful(r, at.rows*nKV, magnitude), denseNormals(r, at.rows*nKV, magnitude)
 			var bq, bk, bv, wq, wk []float32
-			pos := upload(t, []int32{int32(at.pos), int32(at.rows), 0, 0, 0, 0, 0, 0})
 			fault, read := faultWord(t)
 			cache := slices.Repeat([]uint16{0x1234}, ctx*nKV)
+			// Two sequences, of which each row is one's or the other's.
+			pool := newTilePool(r, c.nKV, c.headDim, 2*dev.TableLen(ctx))
+			var tables [2]int
+			for i := range tables {
+				tables[i] = pool.add(ctx, ctx)
+				pool.set(tables[i], cache, cache)
+			}
+			var of []dev.Row
+			for i := range at.rows {
+				of = append(of, dev.Row{Pos: at.pos + i, Table: tables[r.IntN(2)]})
+			}
 			a := dev.QKV{Q: upload(t, q), K: upload(t, k), V: upload(t, v), Norm: c.norm, Eps: eps, Angles: pa, NRot: c.nRot, Neox: c.neox,
-				KCache: upload(t, cache), VCache: upload(t, cache), Step: pos, Fault: fault, Layer: 2,
-				Rows: at.rows, NHead: c.nHead, NKVHead: c.nKV, HeadDim: c.headDim, Ctx: ctx}
+				Cache: pool.upload(t), Rows: upload(t, putRows(of)), Fault: fault, Layer: 2,
+				N: at.rows, NHead: c.nHead, NKVHead: c.nKV, HeadDim: c.headDim, Ctx: ctx}
 			if c.bias {
 				bq, bk, bv = denseNormals(r, nQ, magnitude), denseNormals(r, nKV, magnitude), denseNormals(r, nKV, magnitude)
 				a.BQ, a.BK, a.BV = upload(t, bq), upload(t, bk), upload(t, bv)
@@ -97,8 +107,8 @@ func TestCUDAQKNormRopeKV(t *testing.T) {
 
 			what := fmt.Sprintf("%+v pos=%d rows=%d", c, at.pos, at.rows)
 			gotQ := download[float32](t, a.Q, len(q))
-			gotK, gotV := download[uint16](t, a.KCache, len(cache)), download[uint16](t, a.VCache, len(cache))
-			wantK, wantV := slices.Clone(cache), slices.Clone(cache)
+			gotK, gotV := download[uint16](t, a.Cache.Keys, len(pool.k)), download[uint16](t, a.Cache.Values, len(pool.v))
+			wantK, wantV := pool.k, pool.v
 			firstBad := -1
 			exact := c.norm == dev.QKNormNone
 			for row := range at.rows {
@@ -117,8 +127,11 @@ func TestCUDAQKNormRopeKV(t *testing.T) {
 				if bv != nil {
 					kernels.Add(rv, bv)
 				}
-				kernels.RowToF16(wantV[p*nKV:][:nKV], rv)
-				kernels.RowToF16(wantK[p*nKV:][:nKV], refK)
+				for h := range c.nKV {
+					to, from := pool.at(of[row].Table, p, h), h*c.headDim
+					kernels.RowToF16(wantV[to:][:c.headDim], rv[from:][:c.headDim])
+					kernels.RowToF16(wantK[to:][:c.headDim], refK[from:][:c.headDim])
+				}
 				if exact {
 					wantFloats(t, what+": queries", gotQ[row*nQ:][:nQ], refQ)
 					continue
@@ -129,19 +142,20 @@ func TestCUDAQKNormRopeKV(t *testing.T) {
 						t.Fatalf("%s: query %d is %v, want %v within %v", what, i, got, refQ[i], bound)
 					}
 				}
-				for i, got := range gotK[p*nKV:][:nKV] {
+				for i := range nKV {
+					to := pool.at(of[row].Table, p, i/c.headDim) + i%c.headDim
 					bound := 4*eps32*float64(magK[i]) + 0x1p-11*math.Abs(float64(refK[i])) + 0x1p-25
-					if back := kernels.F16ToF32(got); !(math.Abs(float64(back)-float64(refK[i])) <= bound) {
+					if back := kernels.F16ToF32(gotK[to]); !(math.Abs(float64(back)-float64(refK[i])) <= bound) {
 						t.Fatalf("%s: key %d is %v, want %v within %v", what, i, back, refK[i], bound)
 					}
-					wantK[p*nKV+i] = got
+					wantK[to] = gotK[to]
 				}
 			}
 			if i, same := sameHalves(gotK, wantK); !same {
-				t.Fatalf("%s: key cache at %d (position %d): %#x, want %#x", what, i, i/nKV, gotK[i], wantK[i])
+				t.Fatalf("%s: keys at %d: %#x, want %#x", what, i, gotK[i], wantK[i])
 			}
 			if i, same := sameHalves(gotV, wantV); !same {
-				t.Fatalf("%s: value cache at %d (position %d): %#x, want %#x", what, i, i/nKV, gotV[i], wantV[i])
+				t.Fatalf("%s: values at %d: %#x, want %#x", what, i, gotV[i], wantV[i])
 			}
 			f, bad := read()
 			if bad != (firstBad >= 0) || bad && f != (dev.Fault{Layer: 2, Where: dev.WherePosition, Row: firstBad}) {
@@ -169,12 +183,14 @@ func TestCUDAQKNormRopeKVNotFinite(t *testing.T) {
 	dev.PutAngles(angles, table, 0, ctx)
 	r := denseRand(1)
 	w := denseNormals(r, headDim, 1)
+	pool := newTilePool(r, nKV, headDim, 1)
+	pool.add(ctx, ctx)
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), 1e38} {
 		q, kv := denseNormals(r, nHead*headDim, 1), denseNormals(r, nKV*headDim, 1)
 		q[2*headDim+3], kv[5] = bad, bad
 		a := dev.QKV{Q: upload(t, q), K: upload(t, kv), V: upload(t, kv), Norm: dev.QKNormHead, NormQ: upload(t, w), NormK: upload(t, w),
-			Eps: 1e-5, Angles: upload(t, angles), NRot: headDim, Neox: true, KCache: alloc(t, 2*ctx*headDim), VCache: alloc(t, 2*ctx*headDim),
-			Step: upload(t, make([]int32, dev.StepLen)), Rows: 1, NHead: nHead, NKVHead: nKV, HeadDim: headDim, Ctx: ctx}
+			Eps: 1e-5, Angles: upload(t, angles), NRot: headDim, Neox: true, Cache: pool.upload(t),
+			Rows: upload(t, putRows([]dev.Row{{}})), N: 1, NHead: nHead, NKVHead: nKV, HeadDim: headDim, Ctx: ctx}
 		run(t, dev.QKNormRopeKV(a))
 		c := ropeCase{nHead: nHead, nKV: nKV, headDim: headDim, nRot: headDim, neox: true, norm: dev.QKNormHead}
 		want, mag := ropeReference(c, q, nil, w, table.Cos(0), table.Sin(0), 1e-5)
@@ -185,7 +201,7 @@ func TestCUDAQKNormRopeKVNotFinite(t *testing.T) {
 		}
 		half := make([]uint16, headDim)
 		kernels.RowToF16(half, kv)
-		if i, same := sameHalves(download[uint16](t, a.VCache, headDim), half); !same {
+		if i, same := sameHalves(download[uint16](t, a.Cache.Values, headDim), half); !same {
 			t.Fatalf("%v: value %d differs", bad, i)
 		}
 	}

@@ -26,6 +26,7 @@ type routing struct {
 	tap                    dev.Tap
 	tab                    dev.Table
 	logits, bias, resident dev.Ptr
+	rows                   dev.Ptr
 }
 
 // layRouting allocates for c, the table for up to maxT rows.
@@ -44,6 +45,13 @@ func layRouting(t testing.TB, c *moe.Call, maxT int) *routing {
 	if c.Resident != nil {
 		g.resident = upload(t, c.Resident)
 	}
+	if c.Exempt != nil {
+		rows := make([]dev.Row, c.T)
+		for i, exempt := range c.Exempt {
+			rows[i] = dev.Row{Pos: i, Token: -1, Exempt: exempt}
+		}
+		g.rows = upload(t, putRows(rows))
+	}
 	return g
 }
 
@@ -52,7 +60,7 @@ func (g *routing) launches() []dev.Launch {
 	ids, weights := g.tap.IDs(0), g.tap.Weights(0)
 	return []dev.Launch{
 		dev.Route(g.c.Router, ids, weights, g.tab.Err, g.logits, g.bias, g.c.Layer, g.c.T),
-		g.tab.DropTable(ids, weights, g.resident, g.c.Drop, g.c.T),
+		g.tab.DropTable(ids, weights, g.resident, g.c.Drop, g.rows, g.c.T),
 	}
 }
 
@@ -256,7 +264,7 @@ func TestCUDADropThreshold(t *testing.T) {
 	weights := []float32{threshold, threshold, below, 0.9}
 	tab := dev.NewTable(alloc(t, dev.TableBytes(4, 4, 1)), 4, 4, 1)
 	store(t, tab.Sums, make([]byte, dev.SumsBytes))
-	run(t, tab.DropTable(upload(t, ids), upload(t, weights), upload(t, make([]uint8, 4)), d, 1))
+	run(t, tab.DropTable(upload(t, ids), upload(t, weights), upload(t, make([]uint8, 4)), d, 0, 1))
 	if got := download[uint8](t, tab.Dropped, 4); !bytes.Equal(got, []byte{0, 0, 1, 0}) {
 		t.Errorf("dropped %v at threshold %v", got, threshold)
 	}
@@ -283,7 +291,7 @@ func TestCUDADropSums(t *testing.T) {
 		for e := range n / 2 {
 			resident[e] = 1
 		}
-		run(t, tab.DropTable(upload(t, ids), upload(t, weights), upload(t, resident), &moe.Drop{Frac: 1}, rows))
+		run(t, tab.DropTable(upload(t, ids), upload(t, weights), upload(t, resident), &moe.Drop{Frac: 1}, 0, rows))
 		want := dev.Sums{Routed: rows * k}
 		for i, d := range download[uint8](t, tab.Dropped, len(ids)) {
 			want.Mass += float64(weights[i])

@@ -91,5 +91,11 @@ func randomCall(rng *rand.Rand, r *moe.Router, rows int) *moe.Call {
 			c.Drop.Frac = rng.Float64()
 		}
 	}
+	if rng.IntN(2) == 0 {
+		c.Exempt = make([]bool, rows)
+		for i, p := 0, rng.IntN(5); i < rows; i++ {
+			c.Exempt[i] = rng.IntN(4) < p
+		}
+	}
 	return c
 }

@@ -9,7 +9,7 @@
 // tokens ascend by themselves. Bits are set by atomicOr, whose result does not depend on the order either.
 //
 // The bits lie in shared memory where they fit, else in the table's scratch (bits).
-#include "device.h"
+#include "rows.h"
 
 #define TABLE_TILE_COLS 8  // TileCols
 
@@ -113,9 +113,10 @@ static __device__ void table_sums(const int *ids, const float *weights, const in
     d[11] = lostBefore;
 }
 
-// Shared memory in words: at n; n*words more if bits is 0. words = rows/32 rounded up.
+// of: the call's rows, null where none is exempt. Shared memory in words: at n; n*words more if bits is 0. words = rows/32
+// rounded up.
 extern "C" __global__ void table_build(const int *ids, const float *weights, const unsigned char *resident, float threshold,
-                                       int renorm, int rows, int n, int k, int *offsets, int *token, float *applied,
+                                       int renorm, const Row *of, int rows, int n, int k, int *offsets, int *token, float *applied,
                                        int *expertOf, int *entryOf, int *tiles, int *nTiles, unsigned char *dropped,
                                        const long long *totals, long long *sums, unsigned *bits) {
     SHARED_DYN(int, at);  // by expert: whether a slot wants the read, then the first entry, -1 if the expert falls
@@ -133,6 +134,7 @@ extern "C" __global__ void table_build(const int *ids, const float *weights, con
         const int row = i / k, e = ids[i];
         atomicOr(&bits[e * words + row / 32], 1u << row % 32);
         bool wants = resident == nullptr || resident[e] != 0 || !(weights[i] < threshold);
+        wants = wants || (of && (of[row].flags & ROW_EXEMPT));
         if (!wants) {
             int top = row * k;
             for (int j = top + 1; j < row * k + k; j++) {

@@ -96,8 +96,10 @@ const tableThreads = 512
 
 // DropTable describes the policy of moe.Drop and the building of the table over rows rows (1 to MaxT): ids (int32) and
 // weights (float32) as Route left them, rows x K. resident (uint8 x NExpert, 0 for a miss, the state before the call) may
-// be 0: everything is resident. d is nil where dropping does not apply to the call.
-func (t Table) DropTable(ids, weights, resident Ptr, d *moe.Drop, rows int) Launch {
+// be 0: everything is resident. d is nil where dropping does not apply to the call. of (Row) says which rows are exempt, as
+// moe.Call.Exempt does; 0: none.
+func (t Table) DropTable(ids, weights, resident Ptr, d *moe.Drop, of Ptr, rows int) Launch {
+	checkRows("DropTable", rows, of)
 	if rows < 1 || rows > t.MaxT {
 		panic(fmt.Sprintf("kernels: table of %d rows, room for %d", rows, t.MaxT))
 	}
@@ -121,7 +123,7 @@ func (t Table) DropTable(ids, weights, resident Ptr, d *moe.Drop, rows int) Laun
 		Grid:   grid(1, 1),
 		Block:  [3]uint32{uint32(min(tableThreads, (max(t.NExpert, rows*t.K)+31)&^31)), 1, 1},
 		Shared: uint32(4*t.NExpert + shared),
-		Args: []uint64{ids.Cell(), weights.Cell(), resident.Cell(), F32(threshold), I32(renorm), I32(rows), I32(t.NExpert), I32(t.K),
+		Args: []uint64{ids.Cell(), weights.Cell(), resident.Cell(), F32(threshold), I32(renorm), of.Cell(), I32(rows), I32(t.NExpert), I32(t.K),
 			t.Offsets.Cell(), t.Token.Cell(), t.Weight.Cell(), t.ExpertOf.Cell(), t.EntryOf.Cell(), t.Tiles.Cell(), t.NTiles.Cell(),
 			t.Dropped.Cell(), before.At(totalAt).Cell(), t.Sums.Cell(), bits.Cell()},
 	}
