@@ -111,9 +111,6 @@ func (d *Device) open(m *model.Model) (*weights, error) {
 
 // NewBackend implements model.Device.
 func (d *Device) NewBackend(c model.Config) (model.Backend, error) {
-	if c.Seqs > 1 {
-		return nil, model.Settingf("%d sequences: device %s computes one at a time", c.Seqs, d.Name())
-	}
 	var w *walk
 	err := d.drv.Do(func() (err error) {
 		w, err = newWalk(d, c)

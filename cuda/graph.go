@@ -2,26 +2,31 @@
 
 package cuda
 
-// graphed says whether the pass is a replay: a decoded token in which nothing can be missing, that nobody times op by op.
-// The first one runs kernel by kernel, which also brings every kernel's code to the device before it is captured.
+// graphed says whether the pass is a replay: a step of a row a sequence, in which nothing can be missing and that nobody
+// times op by op. The first one of so many rows runs kernel by kernel, which also brings every kernel's code to the device
+// before it is captured.
 func (w *walk) graphed(st *steps) bool {
-	return !w.d.opt.NoGraph && st.decode && st.runs > 0 && !w.host && !w.ahead && w.rec == nil && w.alone()
+	return !w.d.opt.NoGraph && w.pass.moves() && st.runs > 0 && !w.host && !w.ahead && w.rec == nil
 }
 
-// replay launches the captured token: the step, the choice and the copy of its 4 bytes, and where a selection is recorded
-// the copy of it, in a graph of its own. Logits, where they are wanted, are copied behind it.
+// replay launches the captured step: the layers, the choices and the copy of their 4 bytes each, and where a selection is
+// recorded the copy of it, in a graph of its own. Logits, where they are wanted, are copied behind it.
 func (w *walk) replay(st *steps) error {
 	g := &st.graph
 	if w.tapped() {
 		g = &st.tapGraph
 	}
 	if *g == nil {
-		var err error
+		key := headKey{st.rows, true}
+		h, err := w.head(key)
+		if err != nil {
+			return err
+		}
 		*g, err = w.d.drv.Capture(w.compute, func() error {
 			if err := st.prog.Run(w.compute, 0, st.check); err != nil {
 				return err
 			}
-			if err := st.prog.Run(w.compute, st.head, st.end); err != nil {
+			if err := h.run(w, key, 0); err != nil {
 				return err
 			}
 			return w.results(st)
@@ -31,5 +36,8 @@ func (w *walk) replay(st *steps) error {
 		}
 		w.stats.Graph = true
 	}
-	return (*g).Launch(w.compute)
+	if err := (*g).Launch(w.compute); err != nil {
+		return err
+	}
+	return w.copyLogits(0, st.rows)
 }

@@ -27,9 +27,10 @@ func (w *walk) hostLayer(st *steps, il int) error {
 		resident = w.resident(il)
 	}
 	c := &w.call
-	*c = moe.Call{Layer: il, T: n, Pos0: w.pass.Pos, Router: w.routers[il], Logits: float32s(rlog), Resident: resident, Sel: w.sel, Table: w.table}
-	c.Drop = w.pass.Drop
+	*c = moe.Call{Layer: il, T: n, Router: w.routers[il], Logits: float32s(rlog), Resident: resident, Sel: w.sel, Table: w.table}
+	c.Drop, c.Exempt = w.pass.Drops(w.c.Drop)
 	if err := w.timer.route(w, il, func() error { return w.arm.Route(c) }); err != nil {
+		w.locate(err)
 		return fmt.Errorf("cuda: %w", err)
 	}
 	w.drops.Add(c)

@@ -12,16 +12,13 @@ import (
 	"sluice/moe"
 )
 
-// logitRows is how many rows' logits are computed at a time when every row's are wanted.
-const logitRows = 16
-
 // buffers are the walk's device memory, for up to Batch rows.
 type buffers struct {
-	status dev.Ptr // fault word, route error, step state, token ids: see statusBytes
+	status dev.Ptr // see status
 
 	x, xn, xq           dev.Ptr // residual stream, its normalised rows, those in Q8_1
 	q, k, v, att, attQ  dev.Ptr
-	scratch             dev.Ptr // of attention
+	scratch             dev.Ptr // of attention, a row a sequence
 	angles              dev.Ptr
 	rlog                dev.Ptr
 	table, sums, tally  dev.Ptr
@@ -35,19 +32,9 @@ type buffers struct {
 	argmax              dev.Ptr
 }
 
-// The status block begins with what the host may read at the end of a pass.
-const (
-	faultAt  = 0
-	routeAt  = 8
-	stepAt   = 16
-	idsAt    = stepAt + dev.StepBytes
-	headSize = idsAt
-)
-
 // pinned is the walk's pinned host memory.
 type pinned struct {
 	status *driver.Pinned // as on the device
-	next   []byte         // 4 bytes: the chosen id
 	logits *driver.Pinned
 	posts  *driver.Pinned // a message a layer; nil: nothing is posted
 	rlog   *driver.Pinned // host arm
@@ -90,16 +77,17 @@ func (w *walk) takeMemory() error {
 	T, k := int64(w.cfg.Batch), int64(w.cfg.NExpertUsed)
 	E, nQ, nKV := int64(h.NEmbd), int64(h.NHead*h.HeadDim), int64(h.NKVHead*h.HeadDim)
 	ff, rows := int64(h.NFFExpert), T*k
+	tiles := int64(tilesFor(w.cfg.Ctx)) * int64(w.c.Seqs)
 	for il := range h.NLayer {
-		var kc, vc dev.Ptr
-		n := 2 * nKV * int64(w.cfg.Ctx)
-		if err := w.alloc(&kc, n, fmt.Sprintf("keys of layer %d", il)); err != nil {
+		var c dev.Cache
+		n := tiles * dev.TileBytes(h.NKVHead, h.HeadDim)
+		if err := w.alloc(&c.Keys, n, fmt.Sprintf("keys of layer %d", il)); err != nil {
 			return err
 		}
-		if err := w.alloc(&vc, n, fmt.Sprintf("values of layer %d", il)); err != nil {
+		if err := w.alloc(&c.Values, n, fmt.Sprintf("values of layer %d", il)); err != nil {
 			return err
 		}
-		w.kCache, w.vCache = append(w.kCache, kc), append(w.vCache, vc)
+		w.cache = append(w.cache, c)
 	}
 	q8 := func(on bool, rows int64, n int) int64 {
 		if !on {
@@ -116,6 +104,8 @@ func (w *walk) takeMemory() error {
 	if w.tapped() {
 		tapLayers = int64(h.NLayer)
 	}
+	seqs, heads := w.c.Seqs, int64(min(headRows, w.c.Seqs))
+	atOnce := max(heads, eachRows)
 	hiddenUp := int64(0)
 	if need.mixed {
 		hiddenUp = 4 * rows * ff
@@ -125,7 +115,7 @@ func (w *walk) takeMemory() error {
 		n    int64
 		what string
 	}{
-		{&b.status, idsAt + 4*T, "step state"},
+		{&b.status, w.at.bytes, "rows of a pass"},
 		{&b.x, 4 * T * E, "residual stream"},
 		{&b.xn, 4 * T * E, "normalised rows"},
 		{&b.xq, q8(need.in, T, h.NEmbd), "activations"},
@@ -134,7 +124,7 @@ func (w *walk) takeMemory() error {
 		{&b.v, 4 * T * nKV, "values"},
 		{&b.att, 4 * T * nQ, "attention output"},
 		{&b.attQ, q8(need.att, T, int(nQ)), "attention activations"},
-		{&b.scratch, dev.AttendScratch(1, h.NHead, h.HeadDim, w.cfg.Ctx), "partial attention"},
+		{&b.scratch, dev.AttendScratch(seqs, h.NHead, h.HeadDim, w.cfg.Ctx), "partial attention"},
 		{&b.angles, dev.AnglesBytes(h.NRot, w.cfg.Ctx), "rotary angles"},
 		{&b.rlog, 4 * T * int64(h.NExpert), "router logits"},
 		{&b.table, dev.TableBytes(h.NExpert, int(k), int(T)), "work table"},
@@ -150,19 +140,22 @@ func (w *walk) takeMemory() error {
 		{&b.sq, q8(need.sharedHidden, T, int(ffs)), "shared activations"},
 		{&b.so, 4 * T * min(1, ffs) * E, "shared outputs"},
 		{&b.ggt, 4 * T * min(1, ffs), "shared gates"},
-		{&b.head, 4 * logitRows * E, "last rows"},
-		{&b.headQ, q8(quantised(&w.s.output), logitRows, h.NEmbd), "last activations"},
-		{&b.logits, 4 * int64(h.NVocab), "logits"},
-		{&b.argmax, dev.ArgMaxScratch, "greatest logit"},
+		{&b.head, 4 * atOnce * E, "last rows"},
+		{&b.headQ, q8(quantised(&w.s.output), atOnce, h.NEmbd), "last activations"},
+		{&b.logits, 4 * heads * int64(h.NVocab), "logits"},
+		{&b.argmax, heads * dev.ArgMaxScratch, "greatest logits"},
 	} {
 		if err := w.alloc(a.p, a.n, a.what); err != nil {
 			return err
 		}
 	}
+	for il := range w.cache {
+		w.cache[il].Tables = b.status.At(w.at.tables)
+	}
 	for _, z := range []struct {
 		p dev.Ptr
 		n int64
-	}{{b.status, headSize}, {b.sums, int64(h.NLayer) * dev.SumsBytes}, {b.tally, 8}} {
+	}{{b.status, w.at.bytes}, {b.sums, int64(h.NLayer) * dev.SumsBytes}, {b.tally, 8}} {
 		if err := w.compute.Zero(z.p, z.n); err != nil {
 			return err
 		}
@@ -241,7 +234,7 @@ func (w *walk) takeRest() error {
 		n    int64
 		what string
 	}{
-		{&p.status, idsAt + 4*int64(T) + 4, "step state"},
+		{&p.status, w.at.bytes, "rows of a pass"},
 		{&p.logits, 4 * int64(h.NVocab), "logits"},
 		{&p.posts, posts, "messages"},
 		{&p.rlog, hostRlog, "router logits"},
@@ -254,7 +247,7 @@ func (w *walk) takeRest() error {
 			return err
 		}
 	}
-	p.next = p.status.Bytes[len(p.status.Bytes)-4:]
+	w.pool = newPool(&w.c, p.status.Bytes[w.at.tables:][:tableBytes(&w.c)])
 	w.ids = make([]int32, 0, h.NExpert)
 	w.taps.init(w)
 	if !w.ahead {

@@ -15,18 +15,17 @@ import (
 
 // Run implements model.Backend: the whole pass is one Do.
 func (w *walk) Run(ctx context.Context, p *model.Pass) error {
-	if len(p.Spans) != 1 {
-		return fmt.Errorf("cuda: a pass of %d sequences: want one", len(p.Spans))
-	}
 	w.ctx, w.n = ctx, len(p.IDs)
-	w.pass = pass{Pass: p, Pos: int(p.Rows[0].Step), Decode: p.Decode(), Head: p.Spans[0].Head}
-	w.pass.Drop, _ = p.Drops(w.c.Drop)
+	w.pass.begin(p)
 	err := w.d.drv.Do(w.do)
 	w.ctx, w.pass.Pass = nil, nil
-	if err == nil {
-		p.Spans[0].State.(*state).n += w.n
+	if err != nil {
+		return err
 	}
-	return err
+	for i := range p.Spans {
+		p.Spans[i].State.(*state).n += p.Spans[i].N
+	}
+	return nil
 }
 
 // run is Run on the device's thread.
@@ -34,13 +33,21 @@ func (w *walk) run() error {
 	p := &w.pass
 	for i, id := range p.IDs {
 		if id < 0 || int(id) >= w.m.NVocab {
-			return fmt.Errorf("cuda: token id %d at position %d: want 0..%d", id, p.Pos+i, w.m.NVocab-1)
+			return fmt.Errorf("cuda: token id %d at position %d: want 0..%d", id, p.position(i), w.m.NVocab-1)
 		}
 	}
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
-	st, err := w.steps(w.n, p.Decode, p.Drop != nil)
+	for i := range p.Spans {
+		if err := p.Spans[i].State.(*state).grow(p.Spans[i].N); err != nil {
+			return err
+		}
+	}
+	if err := w.roomForLogits(); err != nil {
+		return err
+	}
+	st, err := w.steps(progKey{w.n, p.alone})
 	if err != nil {
 		return err
 	}
@@ -50,7 +57,7 @@ func (w *walk) run() error {
 	st.runs++
 	w.stale = !w.host
 	if err != nil {
-		w.at.valid, w.dirty = false, true
+		w.dirty = true
 		w.src.Release()
 		if e := w.drain(); e != nil {
 			err = errors.Join(err, e)
@@ -72,6 +79,7 @@ func (w *walk) walk() error {
 	if err := w.place(); err != nil {
 		return err
 	}
+	st.aim(w)
 	if w.graphed(st) {
 		w.begun = true
 		if err := w.replay(st); err != nil {
@@ -88,48 +96,21 @@ func (w *walk) walk() error {
 			return err
 		}
 	}
-	if w.pass.Head == model.HeadLogits {
-		if err := w.compute.CopyOut(w.pin.logits.Bytes, w.b.logits); err != nil {
-			return err
-		}
-	}
 	if err := w.compute.Sync(); err != nil {
 		return err
 	}
 	if err := w.conclude(st); err != nil {
 		return err
 	}
-	w.count(st)
+	w.count()
 	return errors.Join(w.taps.record(st, len(st.layers)), w.timer.end(w))
-}
-
-// place tells the device the position and the tokens, unless the last pass has left them there.
-func (w *walk) place() error {
-	p := &w.pass
-	if w.dirty {
-		if err := w.compute.Zero(w.b.status, headSize); err != nil {
-			return err
-		}
-		w.dirty, w.at.valid = false, false
-	}
-	if w.at.valid && w.n == 1 && w.at.pos == p.Pos && w.at.token == p.IDs[0] {
-		return nil
-	}
-	b := w.pin.status.Bytes[stepAt : idsAt+4*w.n]
-	clear(b[:dev.StepBytes])
-	binary.LittleEndian.PutUint32(b[4*dev.StepPos:], uint32(p.Pos))
-	binary.LittleEndian.PutUint32(b[4*dev.StepRows:], uint32(w.n))
-	for i, id := range p.IDs {
-		binary.LittleEndian.PutUint32(b[dev.StepBytes+4*i:], uint32(id))
-	}
-	return w.compute.CopyIn(w.b.status.At(stepAt), b)
 }
 
 // layers launches all layers, one after the other as far as the host has a part in them.
 func (w *walk) layers(st *steps) error {
-	if w.rec == nil && !w.host && !w.ahead && w.n == 1 {
+	if w.rec == nil && !w.host && !w.ahead && w.pass.alone {
 		w.begun = true
-		return st.prog.Run(w.compute, 0, st.check) // one call for the token
+		return st.prog.Run(w.compute, 0, st.check) // one call for the step
 	}
 	if err := w.launch(st, 0, st.layers[0].start); err != nil {
 		return err
@@ -169,29 +150,23 @@ func (w *walk) layers(st *steps) error {
 	return nil
 }
 
-// alone says whether the pass's result is one id, which is its own proof: it is no number where anything went wrong.
-func (w *walk) alone() bool { return w.n == 1 && w.pass.Head != model.HeadNone }
-
 // last launches what comes behind the layers.
 func (w *walk) last(st *steps) error {
-	if w.pass.Head == model.HeadNone || w.n > 1 {
-		if err := w.launch(st, st.check, st.head); err != nil {
+	if !w.pass.proven() {
+		if err := st.prog.Run(w.compute, st.check, st.end); err != nil {
 			return err
 		}
 	}
-	if w.pass.Head == model.HeadNone {
-		return nil
-	}
-	return w.launch(st, st.head, st.end)
+	return w.choose()
 }
 
 // results starts the copies of what the host wants to know.
 func (w *walk) results(st *steps) error {
-	if w.alone() {
-		if err := w.compute.CopyOut(w.pin.next, w.b.status.At(stepAt+4*dev.StepNext)); err != nil {
-			return err
-		}
-	} else if err := w.compute.CopyOut(w.pin.status.Bytes[:headSize], w.b.status); err != nil {
+	from, to := int64(0), nextAt+4*int64(w.pass.wanted)
+	if w.pass.proven() {
+		from = nextAt
+	}
+	if err := w.compute.CopyOut(w.pin.status.Bytes[from:to], w.b.status.At(from)); err != nil {
 		return err
 	}
 	return w.taps.copyOut(st)
@@ -199,23 +174,22 @@ func (w *walk) results(st *steps) error {
 
 // conclude reads the results of a pass that has ended.
 func (w *walk) conclude(st *steps) error {
-	head := w.pin.status.Bytes[:headSize]
-	word := func(at int) int32 { return int32(binary.LittleEndian.Uint32(head[at:])) }
-	w.at.valid = false
+	p, b := &w.pass, w.pin.status.Bytes
 	ok := true
-	if w.alone() {
-		w.next = int32(binary.LittleEndian.Uint32(w.pin.next))
-		if ok = w.next >= 0; !ok {
-			if err := w.d.drv.Download(head, w.b.status); err != nil {
+	if p.proven() {
+		for i := range p.wanted {
+			ok = ok && w.chosen(i) >= 0
+		}
+		if !ok {
+			if err := w.d.drv.Download(b[:nextAt], w.b.status); err != nil {
 				return err
 			}
 		}
 	} else {
-		w.next = word(stepAt + 4*dev.StepNext)
-		ok = binary.LittleEndian.Uint64(head[faultAt:])|binary.LittleEndian.Uint64(head[routeAt:]) == 0
+		ok = binary.LittleEndian.Uint64(b[faultAt:])|binary.LittleEndian.Uint64(b[routeAt:]) == 0
 	}
-	if w.pass.Head != model.HeadNone && w.next >= 0 {
-		w.at = devState{true, w.pass.Pos + w.n, w.next}
+	if p.moves() {
+		w.moveOn()
 	}
 	w.reached = len(st.layers)
 	if ok {
@@ -231,7 +205,8 @@ func (w *walk) fault(e *moe.LogitError) error {
 	head := w.pin.status.Bytes
 	f, bad := dev.ReadFault(binary.LittleEndian.Uint64(head[faultAt:]))
 	if e == nil {
-		e = dev.DecodeRouteError(binary.LittleEndian.Uint64(head[routeAt:]), w.pass.Pos)
+		e = dev.DecodeRouteError(binary.LittleEndian.Uint64(head[routeAt:]), 0)
+		w.locate(e)
 	}
 	switch {
 	case e != nil && (!bad || f.Layer > e.Layer || f.Layer == e.Layer && f.Where == dev.WhereExperts):
@@ -241,9 +216,17 @@ func (w *walk) fault(e *moe.LogitError) error {
 		if w.reached = f.Layer; f.Where == dev.WhereExperts {
 			w.reached++
 		}
-		return fmt.Errorf("cuda: layer %d: %s (token at position %d)", f.Layer, f.Where, w.pass.Pos+f.Row)
+		return fmt.Errorf("cuda: layer %d: %s (token at position %d)", f.Layer, f.Where, w.pass.position(f.Row))
 	}
 	return nil
+}
+
+// locate makes the position of an error that counts rows the row's.
+func (w *walk) locate(err error) {
+	var e *moe.LogitError
+	if errors.As(err, &e) && e != nil {
+		e.Position = w.pass.position(e.Position)
+	}
 }
 
 // blame finds what made a row of router logits unusable, if that ended the pass.
@@ -252,21 +235,10 @@ func (w *walk) blame(err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	if err := w.d.drv.Download(w.pin.status.Bytes[:headSize], w.b.status); err != nil {
+	if err := w.d.drv.Download(w.pin.status.Bytes[:nextAt], w.b.status); err != nil {
 		return err
 	}
 	return w.fault(e)
-}
-
-// Logits implements model.Backend.
-func (w *walk) Logits(int) []float32 { return float32s(w.pin.logits.Bytes) }
-
-// Next implements model.Backend.
-func (w *walk) Next(int) (int32, error) {
-	if w.next < 0 {
-		return 0, model.ErrNotFinite
-	}
-	return w.next, nil
 }
 
 // drain waits until nothing of a pass that was given up is under way.
@@ -320,7 +292,7 @@ func (w *walk) Drops() model.DropCount {
 }
 
 // count adds up the weight bytes that the pass has read.
-func (w *walk) count(st *steps) {
+func (w *walk) count() {
 	w.done += int64(w.n * w.m.TokEmbd.Type.RowBytes(w.m.NEmbd))
 	for il := range w.m.Layers {
 		w.done += w.m.LayerDenseBytes(il)
@@ -329,7 +301,7 @@ func (w *walk) count(st *steps) {
 		}
 	}
 	w.tally = w.tally || !w.ahead && !w.host && w.n > 1
-	if w.pass.Head != model.HeadNone {
+	for from := 0; from < w.pass.wanted; from += headRows {
 		w.countOutput()
 	}
 }

@@ -123,7 +123,8 @@ func (w *walk) message(il int) error {
 		_ = unix.Nanosleep(&nap, nil) // cut short by a signal: looks again sooner
 	}
 	var err error
-	if w.ids, err = dev.DecodePost(b[:dev.PostBytes(n)], n, w.pass.Pos, w.ids[:0]); err != nil {
+	if w.ids, err = dev.DecodePost(b[:dev.PostBytes(n)], n, 0, w.ids[:0]); err != nil {
+		w.locate(err)
 		return fmt.Errorf("cuda: %w", err)
 	}
 	if w.n == 1 || !w.driven(il) {

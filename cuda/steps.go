@@ -13,29 +13,33 @@ import (
 
 // progKey is what a pass's launches depend on.
 type progKey struct {
-	rows   int
-	decode bool
-	drops  bool
+	rows  int
+	alone bool // every sequence has one row
 }
 
-// maxPrograms bounds the programs kept for prompts: a session sees its full chunk and the odd end of each prompt.
-const maxPrograms = 4
+// maxChunks and maxAlone bound the programs kept, of passes with prompt chunks and of those without: an engine sees its full
+// chunk and the odd end of each prompt, and as many numbers of rows as sequences run.
+const (
+	maxChunks = 4
+	maxAlone  = 32
+)
 
-// steps are the launches of a pass of n rows, laid out once: layer after layer, then the last row's logits.
+// steps are the launches of a pass of n rows, laid out once, layer after layer.
 type steps struct {
 	progKey
 	prog   *driver.Program
 	ops    []opMark
 	layers []layerMark
 	check  int // the look at all rows of the last layer
-	head   int // the last row's logits and the greatest of them
 	end    int
+	used   int64
 
 	table dev.Table // laid out for n rows
 	tap   dev.Tap
+	shape dev.Attention // of attention, the same in all layers
 	runs  int
 
-	graph, tapGraph *driver.Graph // nil until captured; decode where no expert can be missing
+	graph, tapGraph *driver.Graph // nil until captured; where no expert can be missing
 }
 
 // opMark is where an op of the recorder begins.
@@ -48,6 +52,7 @@ type opMark struct {
 // layerMark is where the parts of a layer begin.
 type layerMark struct {
 	start   int
+	attend  int // attention of single rows, two launches, and then of pieces; without chunks the first two alone
 	route   int // selection, drop and table; the host arm's own work is here instead
 	post    int // message to the host and release of the flag; none where nothing can be missing
 	shared  int // the shared expert: needs no routed one
@@ -85,22 +90,16 @@ func (b *builder) op(kind model.OpKind, il int) {
 func (b *builder) add(l ...dev.Launch) { b.ls = append(b.ls, l...) }
 
 // steps returns the program for a pass.
-func (w *walk) steps(n int, decode, drops bool) (*steps, error) {
-	key := progKey{n, decode, drops}
+func (w *walk) steps(key progKey) (*steps, error) {
+	w.uses++
 	if st, ok := w.progs[key]; ok {
+		st.used = w.uses
 		return st, nil
 	}
-	if len(w.progs) >= maxPrograms {
-		for old, st := range w.progs {
-			if !old.decode && old.rows != w.cfg.Batch {
-				if err := st.close(); err != nil {
-					return nil, err
-				}
-				delete(w.progs, old)
-			}
-		}
+	if err := w.forget(key.alone); err != nil {
+		return nil, err
 	}
-	b := &builder{steps: &steps{progKey: key}, w: w}
+	b := &builder{steps: &steps{progKey: key, used: w.uses}, w: w}
 	b.build()
 	var err error
 	if b.prog, err = w.d.drv.NewProgram(b.ls); err != nil {
@@ -108,6 +107,40 @@ func (w *walk) steps(n int, decode, drops bool) (*steps, error) {
 	}
 	w.progs[key] = b.steps
 	return b.steps, nil
+}
+
+// forget makes room for another program of a kind: of those that there are, the one that was not used for longest goes.
+func (w *walk) forget(alone bool) error {
+	n, most, oldest := 0, maxChunks, (*steps)(nil)
+	if alone {
+		most = maxAlone
+	}
+	for _, st := range w.progs {
+		if st.alone == alone {
+			if n++; oldest == nil || st.used < oldest.used {
+				oldest = st
+			}
+		}
+	}
+	if n < most {
+		return nil
+	}
+	delete(w.progs, oldest.progKey)
+	return oldest.close()
+}
+
+// aim gives the launches of attention as many rows and pieces as the pass has.
+func (st *steps) aim(w *walk) {
+	if st.alone {
+		return
+	}
+	p, a := &w.pass, &st.shape
+	grids := [3][3]uint32{a.DecodeGrid(p.single), a.CombineGrid(p.single), a.PrefillGrid(p.pieces)}
+	for il := range st.layers {
+		for i, g := range grids {
+			st.prog.SetGrid(st.layers[il].attend+i, g)
+		}
+	}
 }
 
 func (b *builder) build() {
@@ -120,27 +153,15 @@ func (b *builder) build() {
 		b.tap.Layers = h.NLayer
 	}
 	b.op(model.OpEmbed, -1)
-	b.add(dev.Embed(w.m.TokEmbd.Type, buf.x, w.s.tokEmbd, buf.status.At(idsAt), buf.status.At(faultAt), n, h.NEmbd, h.NVocab))
+	b.add(dev.Embed(w.m.TokEmbd.Type, buf.x, w.s.tokEmbd, buf.status.At(w.at.rows), buf.status.At(faultAt), n, h.NEmbd, h.NVocab))
 	for il := range w.m.Layers {
 		b.layers = append(b.layers, layerMark{start: len(b.ls)})
 		b.attention(il)
 		b.experts(il)
 		b.layers[il].end = len(b.ls)
 	}
-	last := h.NLayer - 1
-	b.op(model.OpOutNorm, -1)
 	b.check = len(b.ls)
-	b.add(dev.Finite(buf.x, n, h.NEmbd, w.guard(last, dev.WhereExperts)))
-	b.head = len(b.ls)
-	row := buf.x.At(4 * int64(n-1) * int64(h.NEmbd))
-	b.add(dev.RMSNorm(buf.head, row, w.s.vec(&w.m.OutNorm), 1, h.NEmbd, h.NormEps, w.guard(last, dev.WhereExperts)))
-	b.acts(buf.headQ, buf.head, 1, h.NEmbd, &w.s.output)
-	b.op(model.OpOutput, -1)
-	b.add(w.s.output.product(buf.logits, buf.head, buf.headQ, 1, dev.Out{}))
-	step := buf.status.At(stepAt)
-	b.add(dev.ArgMaxPart(buf.argmax, buf.logits, h.NVocab),
-		dev.ArgMaxStep(buf.argmax, step, h.NVocab, dev.Chosen{IDs: buf.status.At(idsAt), Advance: n}),
-		dev.ChoiceCheck(buf.logits, step, buf.status.At(idsAt)))
+	b.add(dev.Finite(buf.x, n, h.NEmbd, w.guard(h.NLayer-1, dev.WhereExperts)))
 	b.end = len(b.ls)
 }
 
@@ -175,18 +196,23 @@ func (b *builder) attention(il int) {
 		wk.product(buf.k, buf.xn, buf.xq, n, dev.Out{}),
 		wv.product(buf.v, buf.xn, buf.xq, n, dev.Out{}))
 	b.op(model.OpRotary, il)
-	step := buf.status.At(stepAt)
+	rows := buf.status.At(w.at.rows)
 	b.add(dev.QKNormRopeKV(dev.QKV{Q: buf.q, K: buf.k, V: buf.v, BQ: w.s.vec(&a.BQ), BK: w.s.vec(&a.BK), BV: w.s.vec(&a.BV),
 		Norm: dev.QKNorm(a.QKNorm), NormQ: w.s.vec(&a.QNorm), NormK: w.s.vec(&a.KNorm), Eps: h.NormEps,
-		Angles: buf.angles, NRot: h.NRot, Neox: a.Neox, KCache: w.kCache[il], VCache: w.vCache[il],
-		Step: step, Fault: buf.status.At(faultAt), Layer: il,
-		Rows: n, NHead: h.NHead, NKVHead: h.NKVHead, HeadDim: h.HeadDim, Ctx: w.cfg.Ctx}))
+		Angles: buf.angles, NRot: h.NRot, Neox: a.Neox, Cache: w.cache[il],
+		Rows: rows, Fault: buf.status.At(faultAt), Layer: il,
+		N: n, NHead: h.NHead, NKVHead: h.NKVHead, HeadDim: h.HeadDim, Ctx: w.cfg.Ctx}))
 	b.op(model.OpAttend, il)
-	at := dev.Attention{Out: buf.att, Q: buf.q, KCache: w.kCache[il], VCache: w.vCache[il], Step: step, Scratch: buf.scratch,
-		Rows: n, NHead: h.NHead, NKVHead: h.NKVHead, HeadDim: h.HeadDim, Ctx: w.cfg.Ctx}
-	if n == 1 {
+	b.layers[il].attend = len(b.ls)
+	at := dev.Attention{Out: buf.att, Q: buf.q, Cache: w.cache[il], Rows: rows, Scratch: buf.scratch, N: n,
+		NHead: h.NHead, NKVHead: h.NKVHead, HeadDim: h.HeadDim, Ctx: w.cfg.Ctx}
+	b.shape = at
+	if b.alone {
 		b.add(dev.AttendDecode(at), dev.AttendCombine(at))
 	} else {
+		at.N, at.List = min(n, w.c.Seqs), buf.status.At(w.at.single)
+		b.add(dev.AttendDecode(at), dev.AttendCombine(at))
+		at.N, at.List = n, buf.status.At(w.at.pieces)
 		b.add(dev.AttendPrefill(at))
 	}
 	b.op(model.OpAttnActs, il)
@@ -219,14 +245,15 @@ func (b *builder) experts(il int) {
 		ids, weights := b.tap.IDs(at), b.tap.Weights(at)
 		t.Sums, t.Before = w.sums(il), w.sums((il+h.NLayer-1)%h.NLayer)
 		t.Dropped = b.tap.Base.At(b.tap.Bytes() + int64(at)*int64(n)*int64(k))
-		resident, drop := dev.Ptr(0), w.c.Drop
-		if !b.drops || !w.watched {
+		var resident, rows dev.Ptr
+		drop := w.c.Drop
+		if !w.watched {
 			drop = nil
 		}
 		if drop != nil {
-			resident = w.pin.resid.Ptr.At(int64(il) * int64(h.NExpert))
+			resident, rows = w.pin.resid.Ptr.At(int64(il)*int64(h.NExpert)), buf.status.At(w.at.rows)
 		}
-		b.add(dev.Route(w.routers[il], ids, weights, t.Err, buf.rlog, w.s.vec(&f.Router.BSelect), il, n), t.DropTable(ids, weights, resident, drop, n))
+		b.add(dev.Route(w.routers[il], ids, weights, t.Err, buf.rlog, w.s.vec(&f.Router.BSelect), il, n), t.DropTable(ids, weights, resident, drop, rows, n))
 	}
 	mark.post = len(b.ls)
 	if w.ahead && !w.host {
@@ -259,9 +286,9 @@ func (b *builder) routed(il int, t dev.Table) {
 	h, buf := &w.m.Hparams, &w.b
 	_, v := w.parts(il)
 	ptrs, ff, k := w.x.row(il), h.NFFExpert, w.cfg.NExpertUsed
-	form := dev.ByEntry
-	if n > 1 {
-		form = dev.ByTile
+	form := t.FormOf(n)
+	if n > 1 && w.crowded(il, n) {
+		form = dev.ByTile // waves are stretches of tiles
 	}
 	act := func(e *model.Experts, f, q dev.Ptr) dev.Ptr {
 		if dev.Quantised(e.Type) {

@@ -54,7 +54,7 @@ func (t *timer) begin(w *walk) error {
 	}
 	clear(t.layers)
 	t.used, t.list, t.part = 0, t.list[:0], nil
-	w.rec.BeginPass(w.pass.Pos, w.pass.Decode)
+	w.rec.BeginPass(w.pass.position(0), w.pass.Decode())
 	if err := w.compute.Sync(); err != nil { // idle: the mark is now
 		return err
 	}
@@ -165,7 +165,7 @@ func (t *timer) end(w *walk) error {
 			}
 		}
 		if o.layer < 0 && o.kind != model.OpEmbed {
-			tokens = 1
+			tokens = w.pass.wanted
 		}
 		w.rec.Add(o.kind, o.layer, tokens, experts, read, mem, at[0], at[1])
 	}

@@ -15,7 +15,7 @@ import (
 	"sluice/moe/store"
 )
 
-// walk is one engine on a device: a model.Backend for one sequence. Everything but Close runs one call at a time, and all of it inside
+// walk is one engine on a device: a model.Backend. Everything but Close runs one call at a time, and all of it inside
 // Device.Do.
 type walk struct {
 	d     *Device
@@ -37,13 +37,15 @@ type walk struct {
 
 	compute *driver.Stream
 	b       buffers
-	fixed   dev.Table // Err, which no call lays out anew
-	kCache  []dev.Ptr // by layer
-	vCache  []dev.Ptr
+	at      status
+	fixed   dev.Table   // Err, which no call lays out anew
+	cache   []dev.Cache // by layer
+	pool    *pool
 	pin     pinned
 
 	progs map[progKey]*steps
-	heads map[int]*driver.Program // of EachLogits, by rows
+	heads map[headKey]*head
+	uses  int64 // of programs
 	each  eachLogits
 
 	// The pass that runs.
@@ -59,10 +61,9 @@ type walk struct {
 	base    uint32 // sequence number before the first layer's
 
 	routers []*moe.Router // by layer
-	at      devState
-	seq     uint32 // of the last layer call that waits, or waited, for the flag
-	next    int32
-	dirty   bool // a fault word may be set
+	moved   []dev.Row     // what the rows on the device are, where they are those of a next step
+	seq     uint32        // of the last layer call that waits, or waited, for the flag
+	dirty   bool          // a fault word may be set
 
 	arm   moe.Arm // host arm
 	call  moe.Call
@@ -87,30 +88,15 @@ type walk struct {
 	clock   clock
 }
 
-// pass is the one that runs.
-type pass struct {
-	*model.Pass
-	Pos    int // of the first row
-	Decode bool
-	Head   model.Head
-	Drop   *moe.Drop // nil: nothing is dropped in it
-}
-
-// devState is what the device's step state holds: the position and token of the next row, if it chose one.
-type devState struct {
-	valid bool
-	pos   int
-	token int32
-}
-
 func newWalk(d *Device, c model.Config) (_ *walk, err error) {
 	s, err := d.open(c.Model)
 	if err != nil {
 		return nil, err
 	}
 	w := &walk{d: d, s: s, c: c, m: c.Model, src: c.Source, rec: c.Recorder, host: c.Arm == model.ArmHost,
-		progs: map[progKey]*steps{}, heads: map[int]*driver.Program{}}
-	w.cfg = &w.c
+		progs: map[progKey]*steps{}, heads: map[headKey]*head{}}
+	w.cfg, w.at = &w.c, layStatus(&c)
+	w.pass.want, w.moved = make([]int, 0, c.Seqs), make([]dev.Row, 0, c.Seqs)
 	if w.routers, err = c.Routers(); err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
@@ -173,51 +159,6 @@ func (w *walk) describe() {
 	}
 }
 
-// state is the sequence that the walk's key/value cache holds.
-type state struct {
-	w *walk
-	n int
-}
-
-// NewState implements model.Backend.
-func (w *walk) NewState() (model.State, error) { return &state{w: w}, nil }
-
-// Len implements model.State.
-func (s *state) Len() int { return s.n }
-
-// Truncate implements model.State.
-func (s *state) Truncate(n int) int {
-	s.n = max(0, min(n, s.n))
-	return s.n
-}
-
-// snapshot is a length: all positions below it are there.
-type snapshot int
-
-// Len implements model.Snapshot.
-func (x snapshot) Len() int { return int(x) }
-
-// Bytes implements model.Snapshot.
-func (snapshot) Bytes() int64 { return 0 }
-
-// Snapshot implements model.State.
-func (s *state) Snapshot() model.Snapshot { return snapshot(s.n) }
-
-// Restore implements model.State.
-func (s *state) Restore(x model.Snapshot) error {
-	if n, ok := x.(snapshot); ok && int(n) <= s.n {
-		s.n = int(n)
-		return nil
-	}
-	return model.ErrSnapshot
-}
-
-// Bytes implements model.State.
-func (s *state) Bytes() int64 { return s.w.m.StateBytes(model.KVF16, s.w.c.Ctx) }
-
-// Close implements model.State.
-func (s *state) Close() {}
-
 // Close implements model.Backend.
 func (w *walk) Close() error { return w.d.drv.Do(w.release) }
 
@@ -232,14 +173,17 @@ func (w *walk) release() error {
 	for _, p := range w.progs {
 		err = errors.Join(err, p.close())
 	}
-	for _, p := range w.heads {
+	for _, h := range w.heads {
+		err = errors.Join(err, h.prog.Close())
+	}
+	for _, p := range w.each.progs {
 		err = errors.Join(err, p.Close())
 	}
 	err = errors.Join(err, w.timer.close())
 	for i := len(w.frees) - 1; i >= 0; i-- {
 		err = errors.Join(err, w.frees[i]())
 	}
-	w.frees, w.progs, w.heads = nil, nil, nil
+	w.frees, w.progs, w.heads, w.each.progs = nil, nil, nil, nil
 	w.s.walks--
 	w.s = nil
 	return err

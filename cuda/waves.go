@@ -13,8 +13,11 @@ import (
 
 // driven says whether a layer's call may need more experts than there are slots for. The host then launches the experts
 // itself, in waves, once it knows which they are.
-func (w *walk) driven(il int) bool {
-	return !w.x.resident && w.x.classes[w.x.of[il]].slots < min(w.m.NExpert, w.n*w.cfg.NExpertUsed)
+func (w *walk) driven(il int) bool { return w.crowded(il, w.n) }
+
+// crowded is driven for a pass of n rows.
+func (w *walk) crowded(il, n int) bool {
+	return !w.x.resident && w.x.classes[w.x.of[il]].slots < min(w.m.NExpert, n*w.cfg.NExpertUsed)
 }
 
 // drivenLayer computes such a layer on the table arm.

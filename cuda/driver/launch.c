@@ -7,6 +7,8 @@
 int sluice_run(const sluice_launch *l, int64_t from, int64_t to, void *stream, int64_t *failed) {
 	for (int64_t i = from; i < to; i++) {
 		const sluice_launch *k = &l[i];
+		if (k->grid[0] == 0)
+			continue;
 		CUresult r = cuLaunchKernel((CUfunction)k->func, k->grid[0], k->grid[1], k->grid[2], k->block[0], k->block[1],
 			k->block[2], k->shared, (CUstream)stream, k->args, NULL);
 		if (r != CUDA_SUCCESS) {

@@ -105,7 +105,7 @@ func (p *Program) Len() int { return len(p.ls) }
 // may be called anywhere while Run is not running.
 func (p *Program) Set(i, arg int, cell uint64) { p.cells[i][arg] = cell }
 
-// SetGrid replaces the grid of launch i, likewise.
+// SetGrid replaces the grid of launch i, likewise. A launch whose grid's first extent is 0 is left out.
 func (p *Program) SetGrid(i int, grid [3]uint32) {
 	for j, n := range grid {
 		p.ls[i].grid[j] = C.uint32_t(n)
@@ -122,7 +122,13 @@ func (p *Program) Run(s *Stream, from, to int) error {
 	if from == to {
 		return nil
 	}
-	p.d.count(Counters{Launches: int64(to - from)})
+	n := to - from
+	for i := from; i < to; i++ {
+		if p.ls[i].grid[0] == 0 {
+			n--
+		}
+	}
+	p.d.count(Counters{Launches: int64(n)})
 	if code := C.sluice_run(&p.ls[0], C.int64_t(from), C.int64_t(to), s.h, p.failed); code != 0 {
 		return p.refused(code)
 	}

@@ -32,6 +32,9 @@ func ArgMaxPart(scratch, x Ptr, rows, n int) Launch {
 	}
 }
 
+// ArgMaxNextArg is the index of ArgMaxStep's next among the arguments of its launch, for a program that is run again.
+const ArgMaxNextArg = 2
+
 // ArgMaxStep writes to next (int32, rows) the index of the first largest of the n values of each row that ArgMaxPart went
 // through, -1 where one was a NaN. Where move is not 0, the rows (Row) there become those of the next step: a position
 // further, with that token.

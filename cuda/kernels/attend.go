@@ -56,26 +56,64 @@ func attendBlock(headDim, rows int) (block [3]uint32, shared uint32) {
 	return [3]uint32{uint32(32 * ceil(2*headDim, 32)), 1, 1}, uint32(4 * (rows*(headDim+attendStride) + work))
 }
 
+// decodeHeads is how many query heads a block of AttendDecode takes.
+func (a *Attention) decodeHeads() int {
+	if share := a.NHead / a.NKVHead; share <= 2 {
+		return share
+	}
+	return 4
+}
+
+// prefillShape is how many queries a block of AttendPrefill takes, and how many blocks a piece.
+func (a *Attention) prefillShape() (queries, perPiece int) {
+	queries = attendQueries(a.HeadDim)
+	return queries, PieceRows(a.NHead, a.NKVHead, a.HeadDim) * (a.NHead / a.NKVHead) / queries
+}
+
+// DecodeGrid is AttendDecode's grid for n rows in place of N, which is the most; none of no rows.
+func (a Attention) DecodeGrid(n int) (g [3]uint32) {
+	if n == 0 {
+		return g
+	}
+	heads := a.decodeHeads()
+	tiles, groups := ceil(a.Ctx, AttendTile), a.NKVHead*ceil(a.NHead/a.NKVHead, heads)
+	if n > limitY {
+		panic(fmt.Sprintf("kernels: AttendDecode: %d rows", n))
+	}
+	g = grid(min(tiles, max(1, ceil(1024, groups*n))), groups)
+	g[2] = uint32(n)
+	return g
+}
+
+// CombineGrid is AttendCombine's, likewise.
+func (a Attention) CombineGrid(n int) (g [3]uint32) {
+	if n == 0 {
+		return g
+	}
+	return grid(a.NHead, n)
+}
+
+// PrefillGrid is AttendPrefill's for n pieces.
+func (a Attention) PrefillGrid(n int) (g [3]uint32) {
+	if n == 0 {
+		return g
+	}
+	_, per := a.prefillShape()
+	return grid(n*per, a.NKVHead)
+}
+
 // AttendDecode writes partial results to Scratch. Its grid depends on Ctx and N and not on positions, so that a captured
 // launch stays right; beyond a thousand blocks a block takes several stretches, those of its index modulo the grid.
 func AttendDecode(a Attention) Launch {
 	a.check("AttendDecode")
-	share := a.NHead / a.NKVHead
-	heads := 4 // query heads a block takes
-	if share <= 2 {
-		heads = share
-	}
-	tiles, groups := ceil(a.Ctx, AttendTile), a.NKVHead*ceil(share, heads)
+	heads := a.decodeHeads()
 	l := Launch{
 		Func: fmt.Sprintf("attend_decode_%d", heads),
-		Grid: grid(min(tiles, max(1, ceil(1024, groups*a.N))), groups),
+		Grid: a.DecodeGrid(a.N),
 		Args: []uint64{a.Scratch.Cell(), a.lengths().Cell(), a.Q.Cell(), a.Cache.Keys.Cell(), a.Cache.Values.Cell(), a.Rows.Cell(),
-			a.Cache.Tables.Cell(), a.List.Cell(), I32(a.NHead), I32(a.NKVHead), I32(a.HeadDim), I32(a.Ctx), I32(tiles), F32(a.scale())},
+			a.Cache.Tables.Cell(), a.List.Cell(), I32(a.NHead), I32(a.NKVHead), I32(a.HeadDim), I32(a.Ctx), I32(ceil(a.Ctx, AttendTile)),
+			F32(a.scale())},
 	}
-	if a.N > limitY {
-		panic(fmt.Sprintf("kernels: AttendDecode: %d rows", a.N))
-	}
-	l.Grid[2] = uint32(a.N)
 	l.Block, l.Shared = attendBlock(a.HeadDim, heads)
 	return l
 }
@@ -85,7 +123,7 @@ func AttendCombine(a Attention) Launch {
 	a.check("AttendCombine")
 	return Launch{
 		Func:  "attend_combine",
-		Grid:  grid(a.NHead, a.N),
+		Grid:  a.CombineGrid(a.N),
 		Block: [3]uint32{256, 1, 1},
 		Args: []uint64{a.Out.Cell(), a.Scratch.Cell(), a.lengths().Cell(), a.Rows.Cell(), a.List.Cell(), I32(a.HeadDim), I32(a.Ctx),
 			I32(ceil(a.Ctx, AttendTile))},
@@ -116,11 +154,10 @@ func AttendPrefill(a Attention) Launch {
 	if a.List == 0 {
 		panic("kernels: AttendPrefill: no pieces")
 	}
-	queries, share := attendQueries(a.HeadDim), a.NHead/a.NKVHead
-	per := PieceRows(a.NHead, a.NKVHead, a.HeadDim) * share / queries
+	queries, per := a.prefillShape()
 	l := Launch{
 		Func: fmt.Sprintf("attend_prefill_%d", queries),
-		Grid: grid(a.N*per, a.NKVHead),
+		Grid: a.PrefillGrid(a.N),
 		Args: []uint64{a.Out.Cell(), a.Q.Cell(), a.Cache.Keys.Cell(), a.Cache.Values.Cell(), a.Rows.Cell(), a.Cache.Tables.Cell(),
 			a.List.Cell(), I32(per), I32(a.NHead), I32(a.NKVHead), I32(a.HeadDim), I32(a.Ctx), F32(a.scale())},
 	}

@@ -375,7 +375,7 @@ func TestCUDAAttendMixes(t *testing.T) {
 			wantFloats(t, fmt.Sprintf("%+v, %d sequences: all rows as single ones", m, seqs), download[float32](t, b.Out, len(q)), want)
 			store(t, b.Out, make([]float32, len(q)))
 			ls = []dev.Launch{dev.AttendDecode(b), dev.AttendCombine(b)}
-			ls[0].Grid[2], ls[1].Grid[1] = 1, 1
+			ls[0].Grid, ls[1].Grid = b.DecodeGrid(1), b.CombineGrid(1)
 			run(t, ls...)
 			wantFloats(t, fmt.Sprintf("%+v, %d sequences: the first row", m, seqs), download[float32](t, b.Out, width), want[:width])
 		}

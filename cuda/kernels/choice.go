@@ -1,5 +1,8 @@
 package kernels
 
+// ChoiceNextArg is ArgMaxNextArg of ChoiceCheck.
+const ChoiceNextArg = 1
+
 // ChoiceCheck follows ArgMaxStep over the same rows of n logits: where the greatest of them is infinite, the id in next and,
 // if move is not 0, the row's token become -1, as for a NaN.
 func ChoiceCheck(logits, next, move Ptr, rows, n int) Launch {

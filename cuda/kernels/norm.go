@@ -8,6 +8,9 @@ func RMSNorm(out, x, w Ptr, rows, n int, eps float32, g Guard) Launch {
 	return norm(out, x, 0, 0, w, rows, n, eps, g)
 }
 
+// NormListArg is the index of RMSNormOf's list among the arguments of its launch, for a program that is run again.
+const NormListArg = 2
+
 // RMSNormOf is RMSNorm of the rows of x whose numbers are in list (int32, rows of them), which out (not x) has one after the
 // other. The guard counts rows of x.
 func RMSNormOf(out, x, list, w Ptr, rows, n int, eps float32, g Guard) Launch {
