@@ -95,19 +95,34 @@ func keepRows(name string, f io.ReaderAt, size int64, records uint64) (keep int6
 	}
 }
 
-// removeRows takes away the sidecar of a dump that is gone: what an empty dump gets next are other records.
-func removeRows(path string) (notes []string, err error) {
-	name := RowsPath(path)
-	f, err := os.Open(name)
+// hasRows says whether a rows sidecar lies beside the dump at path.
+func hasRows(path string) bool {
+	f, err := os.Open(RowsPath(path))
 	if err != nil {
-		return nil, nil // there is none, or none that could be ours
+		return false // there is none, or none that could be ours
 	}
 	var magic [len(rowsMagic)]byte
 	_, err = io.ReadFull(f, magic[:])
 	f.Close()
-	if err != nil || string(magic[:]) != rowsMagic {
-		return nil, nil
+	return err == nil && string(magic[:]) == rowsMagic
+}
+
+// trimRows cuts off what the sidecar says of records that the dump has not, as a kill leaves it: a run that records no rows
+// appends others under their numbers. What cannot be cut is left as it is, and said.
+func trimRows(path string, records uint64) (notes []string) {
+	s, notes, err := openRows(path, records)
+	if err == nil {
+		err = s.close()
 	}
+	if err != nil {
+		notes = append(notes, fmt.Sprintf("%v: left as it is", err))
+	}
+	return notes
+}
+
+// removeRows takes away the sidecar of a dump that is gone: what an empty dump gets next are other records.
+func removeRows(path string) (notes []string, err error) {
+	name := RowsPath(path)
 	if err := os.Remove(name); err != nil {
 		return nil, fmt.Errorf("dump: %s: of a dump that is gone, and cannot be removed: %w", name, pathCause(err))
 	}

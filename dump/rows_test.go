@@ -356,6 +356,48 @@ func TestRowsAfterTear(t *testing.T) {
 }
 
 // A tear, or a disk without room, leaves no record with another's row, and the reader says where it tore.
+// A run without rows goes on after a kill that left rows of more records than the dump has: its records are nobody's.
+func TestRowsThenNone(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.sel.bin")
+	w := openSelRows(t, path)
+	recordGoldenRows(t, w)
+	must(t, w.Close())
+	sel, side := readFile(t, path), readFile(t, path+".rows")
+	all, _ := readPairFiles(t, path)
+	for cut := range len(sel) + 1 {
+		must(t, os.WriteFile(path, sel[:cut], 0o666))
+		must(t, os.WriteFile(path+".rows", side, 0o666))
+		_, left := wholeSel(sel[:cut])
+		w := openSel(t, path)
+		must(t, w.Record(7, 3, 1, []int32{1, 2, 3}, []float32{1, 1, 1}))
+		must(t, w.Close())
+		if left == 0 {
+			if _, err := os.Stat(path + ".rows"); err == nil {
+				t.Fatal("the sidecar of a dump that is gone is still there")
+			}
+			continue
+		}
+		got, _ := readPairFiles(t, path)
+		if len(got) != int(left)+3 {
+			t.Fatalf("cut at %d: %d records, want %d and 3", cut, len(got), left)
+		}
+		for i, p := range got {
+			if p.Known != (i < int(left)) || p.Known && p.Row != all[i].Row {
+				t.Fatalf("cut at %d: record %d of %d and 3: %+v", cut, i, left, p)
+			}
+		}
+	}
+	// One that is broken stays as it is: its reader says so.
+	side[len(side)-1] ^= 1
+	must(t, os.WriteFile(path+".rows", side, 0o666))
+	w = openSel(t, path)
+	must(t, w.Close())
+	if notes := strings.Join(w.Notes(), "; "); !strings.Contains(notes, "left as it is") || !bytes.Equal(readFile(t, path+".rows"), side) {
+		t.Errorf("notes %q", notes)
+	}
+}
+
 func TestRowsTorn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.sel.bin")
 	w := openSelRows(t, path)

@@ -63,14 +63,18 @@ func OpenSel(path string, meta SelMeta) (*SelWriter, error) {
 	return w, nil
 }
 
-// openRows opens the rows sidecar of a run that has one, and takes that of a dump which is gone away from a run that has none.
+// openRows opens the rows sidecar of a run that has one. For a run that has none it sees to it that a sidecar which is there
+// says nothing of the records to come.
 func (w *SelWriter) openRows(path string, o *opened, rows bool) (err error) {
 	var notes []string
 	switch {
 	case rows:
 		w.rows, notes, err = openRows(path, o.records)
+	case !hasRows(path):
 	case o.size == 0:
 		notes, err = removeRows(path)
+	default:
+		notes = trimRows(path, o.records)
 	}
 	w.notes = append(w.notes, notes...)
 	return err
