@@ -10,6 +10,7 @@ import (
 // TestBenchDropping: several thresholds give speed, bytes, and the share of experts and of weight that was dropped, beside
 // fewer experts per token at equal bytes, on the trained model and on a skewed one.
 func TestBenchDropping(t *testing.T) {
+	longTest(t)
 	for _, c := range []struct {
 		name, file string
 	}{{"trained", demoFile(t)}, {"skewed", skewedFile(t)}} {

@@ -22,6 +22,7 @@ func shortText(t *testing.T) string {
 }
 
 func TestEvalSweep(t *testing.T) {
+	longTest(t)
 	text, plots := shortText(t), filepath.Join(t.TempDir(), "curves")
 	r := call(t, "eval", text, "--drop-sweep", "--cache-mb", "4", "--chunk", "64", "--drop-cold-experts", "0,0.5", "--n-expert-used", "2", "--plot", plots, "--json")
 	doc := decode[evalSweepJSON](t, r)

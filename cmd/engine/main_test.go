@@ -73,6 +73,14 @@ func decode[T any](t testing.TB, r result) T {
 	return v
 }
 
+// longTest skips a test that takes seconds where short ones are wanted.
+func longTest(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs for seconds: not in short mode")
+	}
+}
+
 func demoFile(t testing.TB) string {
 	t.Helper()
 	return enginetest.WriteFile(t, demo.Name, demo.Model())
@@ -314,6 +322,7 @@ func TestChatKeepsTurns(t *testing.T) {
 }
 
 func TestEvalDocument(t *testing.T) {
+	longTest(t)
 	file, text := demoFile(t), filepath.Join("..", "..", "engine", "testdata", "tinymoe-validation.txt")
 	data, err := os.ReadFile(text)
 	if err != nil {
@@ -357,6 +366,7 @@ func TestBenchDocument(t *testing.T) {
 
 // TestBenchMatrix: lists make a matrix, each result says its setting, and the sessions' reports come by setting.
 func TestBenchMatrix(t *testing.T) {
+	longTest(t)
 	file := demoFile(t)
 	args := []string{"bench", "-m", file, "--pp", "8", "--tg", "2", "--depth", "0,8", "--repeat", "1", "--cache-mb", "0,8", "--io-threads", "1,2",
 		"--drop-cold-experts", "0,1", "--arm", "host,table", "--threads", "1,2"}
@@ -468,9 +478,7 @@ func child(t *testing.T, args ...string) *exec.Cmd {
 
 // TestKill: a run that is killed leaves readable recordings that miss at most the last second.
 func TestKill(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs for seconds: not in short mode")
-	}
+	longTest(t)
 	// What was written last was written within the second before the kill; on a busy machine a look at the clock may be
 	// late, so one good try of three is enough.
 	var sel string
