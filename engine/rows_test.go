@@ -2,178 +2,17 @@ package engine_test
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"sluice/engine"
+	"sluice/engine/enginetest"
 	"sluice/engine/model"
 	"sluice/engine/synth"
-	"sluice/kernels"
 	"sluice/moe"
 	"sluice/moe/store"
 )
-
-// chosen is what a router chose for one row.
-type chosen struct {
-	layer, step int
-	phase       moe.Phase
-	experts     string // ids and bits of weights
-}
-
-// bySeq is a tap that sorts selections by sequence.
-type bySeq map[int32][]chosen
-
-func (b bySeq) Computed(*moe.Observed) error { return nil }
-
-func (b bySeq) Routed(o *moe.Observed) error {
-	for t, r := range o.Rows {
-		c := chosen{layer: o.Layer, step: int(r.Step), phase: r.Phase}
-		for j := range o.K {
-			c.experts += fmt.Sprintf("%d:%08x ", o.Expert[t*o.K+j], math.Float32bits(o.Weight[t*o.K+j]))
-		}
-		b[r.Seq] = append(b[r.Seq], c)
-	}
-	return nil
-}
-
-// sorted is a sequence's selections in the order of positions, whatever chunks its prompts came in.
-func (b bySeq) sorted(seq int) []chosen {
-	all := slices.Clone(b[int32(seq)])
-	slices.SortStableFunc(all, func(x, y chosen) int {
-		if x.step != y.step {
-			return x.step - y.step
-		}
-		return x.layer - y.layer
-	})
-	return all
-}
-
-// play is what happens to one sequence: turns of a prompt and of tokens that are drawn behind it, each begun by cutting the
-// sequence to so many tokens.
-type play struct {
-	turns []playTurn
-	at    int     // turn
-	done  int     // of its prompt
-	drawn int     // of its tokens
-	next  int32   // drawn, not yet appended
-	got   []int32 // all that were drawn
-	seq   *engine.Seq
-}
-
-type playTurn struct {
-	cut    int // -1: go on where it is
-	prompt []int32
-	draw   int
-}
-
-// randomPlay makes a play of one to three turns over a vocabulary.
-func randomPlay(rng *rand.Rand, vocab, most int) *play {
-	p := &play{}
-	n := 0
-	for t := range 1 + rng.IntN(3) {
-		turn := playTurn{cut: -1, draw: 1 + rng.IntN(8)}
-		if t > 0 && rng.IntN(2) == 0 {
-			turn.cut = rng.IntN(n + 1)
-			n = turn.cut
-		}
-		for range 1 + rng.IntN(most) {
-			turn.prompt = append(turn.prompt, int32(rng.IntN(vocab)))
-		}
-		n += len(turn.prompt) + turn.draw - 1
-		p.turns = append(p.turns, turn)
-	}
-	return p
-}
-
-func (p *play) clone() *play { return &play{turns: p.turns} }
-
-// over says whether the sequence has left.
-func (p *play) over() bool { return p.at == len(p.turns) }
-
-// work is the sequence's next: at most so many rows of its prompt, or the token that was drawn.
-func (p *play) work(rows int) engine.Work {
-	t := &p.turns[p.at]
-	if p.done == 0 && p.drawn == 0 {
-		if t.cut >= 0 {
-			p.seq.Truncate(t.cut)
-		}
-		if p.at > 0 {
-			p.seq.NextTurn()
-		}
-	}
-	if p.done < len(t.prompt) {
-		n := min(rows, len(t.prompt)-p.done)
-		w := engine.Work{Seq: p.seq, IDs: t.prompt[p.done : p.done+n]}
-		if p.done += n; p.done == len(t.prompt) {
-			w.Head = model.HeadLogits
-		}
-		return w
-	}
-	return engine.Work{Seq: p.seq, IDs: []int32{p.next}, Decode: true, Head: model.HeadNext}
-}
-
-// took takes the result of the work that was the i-th of a pass.
-func (p *play) took(t *testing.T, e *engine.Engine, i int, w engine.Work) {
-	t.Helper()
-	switch w.Head {
-	case model.HeadNone:
-		return
-	case model.HeadLogits:
-		p.next = int32(kernels.ArgMax(e.Logits(i)))
-	default:
-		next, err := e.Next(i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.next = next
-	}
-	p.got = append(p.got, p.next)
-	if p.drawn++; p.drawn == p.turns[p.at].draw {
-		p.at, p.done, p.drawn = p.at+1, 0, 0
-	}
-}
-
-// together plays all on one engine, in passes whose sequences and rows the seed chooses.
-func together(t *testing.T, e *engine.Engine, plays []*play, rng *rand.Rand, batch, seqs int) {
-	t.Helper()
-	waiting := slices.Clone(plays)
-	var running []*play
-	for len(waiting)+len(running) > 0 {
-		for len(waiting) > 0 && len(running) < seqs && (len(running) == 0 || rng.IntN(3) > 0) {
-			p := waiting[0]
-			waiting = waiting[1:]
-			var err error
-			if p.seq, err = e.NewSeq(); err != nil {
-				t.Fatal(err)
-			}
-			running = append(running, p)
-		}
-		rng.Shuffle(len(running), func(i, j int) { running[i], running[j] = running[j], running[i] })
-		var work []engine.Work
-		left := batch
-		for _, p := range running[:1+rng.IntN(len(running))] {
-			w := p.work(min(left, 1+rng.IntN(24)))
-			work = append(work, w)
-			if left -= len(w.IDs); left == 0 {
-				break
-			}
-		}
-		if err := e.Pass(background, work); err != nil {
-			t.Fatal(err)
-		}
-		for i, p := range running[:len(work)] {
-			p.took(t, e, i, work[i])
-		}
-		running = slices.DeleteFunc(running, func(p *play) bool {
-			if p.over() {
-				p.seq.Close()
-			}
-			return p.over()
-		})
-	}
-}
 
 // TestRows: what a sequence gets, and what its routers choose, does not depend on the sequences that share its passes.
 func TestRows(t *testing.T) {
@@ -196,7 +35,7 @@ func TestRows(t *testing.T) {
 					kv = model.KVF16
 				}
 				t.Run(fmt.Sprintf("seqs=%d/model=%s/arm=%s/streamed=%v/threads=%d/kv=%s", n, name, arm, streamed, threads, kv), func(t *testing.T) {
-					config := func(seqs int, tap bySeq) engine.Config {
+					config := func(seqs int, tap enginetest.BySeq) engine.Config {
 						c := engine.Config{Ctx: 512, Seqs: seqs, Batch: 40, Threads: threads, Arm: arm, KV: kv, Taps: []moe.Tap{tap}}
 						if streamed {
 							c.Source = openSource(t, m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered"})
@@ -204,34 +43,34 @@ func TestRows(t *testing.T) {
 						}
 						return c
 					}
-					var plays []*play
+					var plays []*enginetest.Play
 					for range n + n/2 {
-						plays = append(plays, randomPlay(rng, m.NVocab, 90))
+						plays = append(plays, enginetest.RandomPlay(rng, m.NVocab, 90))
 					}
-					tap := bySeq{}
+					tap := enginetest.BySeq{}
 					e, err := engine.Open(m, config(n, tap))
 					if err != nil {
 						t.Fatal(err)
 					}
-					together(t, e, plays, rng, 40, n)
+					enginetest.Together(t, e, plays, rng, 40, n)
 					if err := e.Close(); err != nil {
 						t.Fatal(err)
 					}
 					for i, p := range plays {
-						alone := p.clone()
-						own := bySeq{}
+						alone := p.Clone()
+						own := enginetest.BySeq{}
 						one, err := engine.Open(m, config(1, own))
 						if err != nil {
 							t.Fatal(err)
 						}
-						together(t, one, []*play{alone}, rand.New(rand.NewPCG(1, 1)), 40, 1)
+						enginetest.Together(t, one, []*enginetest.Play{alone}, rand.New(rand.NewPCG(1, 1)), 40, 1)
 						if err := one.Close(); err != nil {
 							t.Fatal(err)
 						}
-						if !slices.Equal(alone.got, p.got) {
-							t.Errorf("sequence %d: drew %v among others, %v alone", i, p.got, alone.got)
+						if !slices.Equal(alone.Got, p.Got) {
+							t.Errorf("sequence %d: drew %v among others, %v alone", i, p.Got, alone.Got)
 						}
-						if !slices.Equal(own.sorted(0), tap.sorted(p.seq.Number())) {
+						if !slices.Equal(own.Sorted(0), tap.Sorted(p.Seq.Number())) {
 							t.Errorf("sequence %d: its routers chose otherwise among others", i)
 						}
 					}
@@ -298,14 +137,14 @@ func TestRowsDropAlike(t *testing.T) {
 		}
 		defer e.Close()
 		rng := rand.New(rand.NewPCG(3, 9))
-		var plays []*play
+		var plays []*enginetest.Play
 		for range 9 {
-			plays = append(plays, randomPlay(rng, m.NVocab, 60))
+			plays = append(plays, enginetest.RandomPlay(rng, m.NVocab, 60))
 		}
-		together(t, e, plays, rng, 40, 5)
+		enginetest.Together(t, e, plays, rng, 40, 5)
 		var all []int32
 		for _, p := range plays {
-			all = append(all, p.got...)
+			all = append(all, p.Got...)
 		}
 		return e.Drops(), all
 	}
