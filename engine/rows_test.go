@@ -10,20 +10,23 @@ import (
 	"sluice/engine/enginetest"
 	"sluice/engine/model"
 	"sluice/engine/synth"
+	"sluice/kernels"
 	"sluice/moe"
 	"sluice/moe/store"
 )
 
 // TestRows: what a sequence gets, and what its routers choose, does not depend on the sequences that share its passes.
 func TestRows(t *testing.T) {
-	models := map[string]*model.Model{"demo": openFile(t, demoFile(t))}
-	for _, arch := range []string{"qwen2moe", "llama"} {
-		models[arch] = openFile(t, writeFile(t, arch+".gguf", buildSynth(t, synth.Config{Arch: arch, Type: "q4_k_m", Seed: 3,
-			Geometry: synth.Geometry{Layers: 3, Embd: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Experts: 8, Used: 2, FF: 256, Vocab: 320, Context: 1024}})))
+	names := []string{"demo", "qwen2moe", "llama"}
+	models := []*model.Model{openFile(t, demoFile(t))}
+	for _, arch := range names[1:] {
+		models = append(models, openFile(t, writeFile(t, arch+".gguf", buildSynth(t, synth.Config{Arch: arch, Type: "q4_k_m", Seed: 3,
+			Geometry: synth.Geometry{Layers: 3, Embd: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Experts: 8, Used: 2, FF: 256, Vocab: 320, Context: 1024}}))))
 	}
 	rng := rand.New(rand.NewPCG(7, 13))
 	for _, n := range []int{2, 3, 8, 17} {
-		for name, m := range models {
+		for at, m := range models {
+			name := names[at]
 			if testing.Short() && name != "demo" {
 				continue
 			}
@@ -34,7 +37,12 @@ func TestRows(t *testing.T) {
 				if m.HeadDim%32 != 0 && kv == model.KVQ8 {
 					kv = model.KVF16
 				}
-				t.Run(fmt.Sprintf("seqs=%d/model=%s/arm=%s/streamed=%v/threads=%d/kv=%s", n, name, arm, streamed, threads, kv), func(t *testing.T) {
+				isa := []string{"avx512", "avx2", "generic"}[(i+at+n)%3] // alone on the best that the processor has
+				t.Run(fmt.Sprintf("seqs=%d/model=%s/arm=%s/streamed=%v/threads=%d/kv=%s/isa=%s", n, name, arm, streamed, threads, kv, isa), func(t *testing.T) {
+					restore, err := kernels.SetISA(isa)
+					if err != nil {
+						t.Skipf("not on this processor: %v", err)
+					}
 					config := func(seqs int, tap enginetest.BySeq) engine.Config {
 						c := engine.Config{Ctx: 512, Seqs: seqs, Batch: 40, Threads: threads, Arm: arm, KV: kv, Taps: []moe.Tap{tap}}
 						if streamed {
@@ -53,6 +61,7 @@ func TestRows(t *testing.T) {
 						t.Fatal(err)
 					}
 					enginetest.Together(t, e, plays, rng, 40, n)
+					restore()
 					if err := e.Close(); err != nil {
 						t.Fatal(err)
 					}
