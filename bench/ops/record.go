@@ -67,9 +67,12 @@ func Record(ctx context.Context, s *engine.Session, rec *model.Recorder, c Confi
 	if conf.Device != nil {
 		p.Arch, _, _ = strings.Cut(conf.Device.Name(), ":")
 	}
+	place := s.Seq().Snapshot()
 	for i := range c.Replays + 1 {
-		s.Keep(ids[:c.Depth+1]) // back to the place: keeps the first Depth tokens
-		var err error
+		err := s.Seq().Restore(place)
+		if err != nil {
+			return nil, err
+		}
 		if p.Decode {
 			_, err = s.Decode(ctx, ids[c.Depth])
 		} else {
