@@ -4,7 +4,8 @@
 # (long tests, races, fuzzing, the device arm, most of the command line's) is what .ci/run is for.
 #
 #   ROOM        folders below which everything counts as changed: engine, moe/store, "kernels dump". Default: the packages
-#               of the files that differ from $BASE (see base.sh), those not committed yet included
+#               of the files that differ from BASE, those not committed yet included
+#   BASE        a commit; default: origin/main, or where there is none main
 #   TESTFLAGS   more flags of go test
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -30,8 +31,11 @@ if [ -n "${ROOM:-}" ]; then
         changed+=$found$'\n'
     done
 else
-    base=$(bash .ci/base.sh) || die "nothing to compare with: say ROOM=folder"
-    base=$(git merge-base "$base" HEAD) || die "nothing to compare with: say ROOM=folder"
+    base=
+    for ref in ${BASE:-origin/main main}; do
+        base=$(git merge-base "$ref" HEAD 2>/dev/null) && break
+    done
+    [ -n "$base" ] || die "nothing to compare with, neither ${BASE:-origin/main nor main}: say ROOM=folder"
     from="what differs from $(git rev-parse --short "$base")"
     files=$(git diff --name-only --no-renames "$base" -- && git ls-files --others --exclude-standard) || die "git failed"
     changed=$(while read -r file; do package_of "$file"; done <<<"$files")
@@ -81,7 +85,6 @@ step format
 # shellcheck disable=SC2086 # lists of packages and of flags
 {
     step go vet $selected $command
-    step bash .ci/commits.sh
     step go test -short -run "^TestLint$goldens" ${TESTFLAGS:-} ./cmd/engine
     [ -z "$whole" ] || step go test -short ${TESTFLAGS:-} $whole
 }
