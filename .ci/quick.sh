@@ -24,7 +24,7 @@ package_of() {
 
 if [ -n "${ROOM:-}" ]; then
     from="ROOM=$ROOM"
-    changed=
+    changed= tests=
     for room in ${ROOM//,/ }; do
         room=${room#./} room=${room%/}
         found=$(grep -E "^$module/${room//./\\.}(/|\$)" <<<"$packages") || die "ROOM=$room: no package of $module is there"
@@ -38,14 +38,17 @@ else
     [ -n "$base" ] || die "nothing to compare with, neither ${BASE:-origin/main nor main}: say ROOM=folder"
     from="what differs from $(git rev-parse --short "$base")"
     files=$(git diff --name-only --no-renames "$base" -- && git ls-files --others --exclude-standard) || die "git failed"
-    changed=$(while read -r file; do package_of "$file"; done <<<"$files")
+    # Nothing uses what tests alone consist of: their packages count, those that use them do not.
+    tests=$(grep '_test\.go$' <<<"$files" | while read -r file; do package_of "$file"; done)
+    changed=$(grep -v '_test\.go$' <<<"$files" | while read -r file; do package_of "$file"; done)
 fi
-changed=$(sort -u <<<"$changed" | sed '/^$/d')
+own=$(printf '%s\n' "$changed" "$tests" | sort -u | sed '/^$/d')
 
 # Of each package: what it is built from, then what its tests import.
 selected=$(go list -f '{{.ImportPath}} {{join .Deps " "}}|{{join .TestImports " "}} {{join .XTestImports " "}}' ./... |
-    CHANGED=$changed awk '
-        BEGIN { n = split(ENVIRON["CHANGED"], list, "\n"); for (i = 1; i <= n; i++) hit[list[i]] = 1 }
+    CHANGED=$changed OWN=$own awk '
+        BEGIN { n = split(ENVIRON["CHANGED"], list, "\n"); for (i = 1; i <= n; i++) hit[list[i]] = 1
+            n = split(ENVIRON["OWN"], list, "\n"); for (i = 1; i <= n; i++) own[list[i]] = 1 }
         {
             split($0, half, "|"); name[NR] = $1; tests[NR] = half[2]
             n = split(half[1], deps, " ")
@@ -53,7 +56,7 @@ selected=$(go list -f '{{.ImportPath}} {{join .Deps " "}}|{{join .TestImports " 
         }
         END {
             for (p = 1; p <= NR; p++) {
-                use = name[p] in touched
+                use = name[p] in touched || name[p] in own
                 n = split(tests[p], imports, " ")
                 for (i = 1; i <= n; i++) if (imports[i] in touched) use = 1
                 if (use) print name[p]
@@ -62,14 +65,14 @@ selected=$(go list -f '{{.ImportPath}} {{join .Deps " "}}|{{join .TestImports " 
 
 command=$module/cmd/engine whole=$selected goldens=
 # The command line sees nearly every package. Unless it changed itself its goldens stand for the rest of its tests.
-if grep -qxF "$command" <<<"$selected" && ! grep -qxF "$command" <<<"$changed"; then
+if grep -qxF "$command" <<<"$selected" && ! grep -qxF "$command" <<<"$own"; then
     whole=$(grep -vxF "$command" <<<"$selected")
     goldens='|^TestGoldens$'
 fi
 
-echo "quick: $from: $(grep -c . <<<"$changed") packages changed, $(grep -c . <<<"$selected") to test"
-sed -n "s|^$module/|    |p" <<<"$changed"
-! grep -q "^$module/cuda" <<<"$changed" || echo "quick: the device arm itself is built and tested by make cuda-test"
+echo "quick: $from: $(grep -c . <<<"$own") packages changed, $(grep -c . <<<"$selected") to test"
+sed -n "s|^$module/|    |p" <<<"$own"
+! grep -q "^$module/cuda" <<<"$own" || echo "quick: the device arm itself is built and tested by make cuda-test"
 
 failed=0
 step() {
