@@ -17,6 +17,10 @@ import (
 
 func narrowModel(t testing.TB, arch, typ string) *model.Model {
 	t.Helper()
+	return synthModel(t, narrowConfig(arch, typ))
+}
+
+func narrowConfig(arch, typ string) synth.Config {
 	g := narrow
 	switch arch {
 	case "qwen2moe":
@@ -26,7 +30,7 @@ func narrowModel(t testing.TB, arch, typ string) *model.Model {
 	case "llama":
 		g.HeadDim = 16
 	}
-	return synthModel(t, synth.Config{Arch: arch, Type: typ, Seed: 5, Geometry: g})
+	return synth.Config{Arch: arch, Type: typ, Seed: 5, Geometry: g}
 }
 
 func narrowData(t testing.TB) []byte {

@@ -15,8 +15,8 @@ type taps struct {
 	expert  []int32
 	weight  []float32
 	dropped []bool
-	ones    []uint8   // the residency where everything is resident
-	reads   [][]int64 // by layer and expert, of the pass; nil without a trace
+	ones    []uint8   // the residency where everything is resident; nil where nobody looks at it
+	reads   [][]int64 // by layer and expert, of the pass; nil without taps
 	seen    moe.Observed
 }
 
@@ -30,10 +30,12 @@ func (t *taps) init(w *walk) {
 	}
 	n := w.cfg.Batch * w.cfg.NExpertUsed
 	t.expert, t.weight, t.dropped = make([]int32, n), make([]float32, n), make([]bool, n)
-	if !w.c.Watch {
+	if w.c.Watch {
+		t.ones = slices.Repeat([]uint8{moe.Hit}, w.m.NExpert)
+	}
+	if len(w.c.Taps) == 0 {
 		return
 	}
-	t.ones = slices.Repeat([]uint8{1}, w.m.NExpert)
 	t.reads = make([][]int64, w.m.NLayer)
 	for i := range t.reads {
 		t.reads[i] = make([]int64, w.m.NExpert)
@@ -47,6 +49,9 @@ func (t *taps) read(il, e int, bytes int64) {
 	}
 }
 
+// falls says whether taps or the recorder have to hear which slots fell. Nothing does without a policy.
+func (t *taps) falls() bool { return t.w.c.Drop != nil || t.w.c.Watch || t.w.rec != nil }
+
 // copyOut starts the copy of the table arm's selection.
 func (t *taps) copyOut(st *steps) error {
 	w := t.w
@@ -54,7 +59,7 @@ func (t *taps) copyOut(st *steps) error {
 		return nil
 	}
 	n := st.tap.Bytes()
-	if w.c.Watch || w.rec != nil {
+	if t.falls() {
 		n += int64(st.tap.Layers * st.rows * st.tap.K) // the drop flags lie behind it
 	}
 	return w.compute.CopyOut(w.pin.tap.Bytes[:n], st.tap.Base)
@@ -76,11 +81,10 @@ func (t *taps) record(st *steps, layers int) error {
 		if err := t.routed(il, expert, weight); err != nil {
 			return err
 		}
-		if !w.c.Watch && w.rec == nil {
-			continue
-		}
-		for i, d := range w.pin.tap.Bytes[size+int64(il*n*k):][:n*k] {
-			dropped[i] = d != 0
+		if t.falls() {
+			for i, d := range w.pin.tap.Bytes[size+int64(il*n*k):][:n*k] {
+				dropped[i] = d != 0
+			}
 		}
 		if w.rec != nil {
 			w.timer.selected(il, expert, dropped)
@@ -112,10 +116,10 @@ func (t *taps) routed(il int, expert []int32, weight []float32) error {
 	w, o := t.w, &t.seen
 	*o = moe.Observed{Layer: il, T: w.n, K: w.c.NExpertUsed, Pass: w.pass.Number, Rows: w.pass.Rows, Expert: expert, Weight: weight}
 	if t.reads != nil {
-		o.Resident, o.Read = t.ones, t.reads[il]
-		if w.watched {
-			o.Resident = w.resident(il)
-		}
+		o.Read = t.reads[il]
+	}
+	if o.Resident = t.ones; w.watched {
+		o.Resident = w.resident(il)
 	}
 	for _, tap := range w.c.Taps {
 		if err := tap.Routed(o); err != nil {
