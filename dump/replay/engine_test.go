@@ -148,7 +148,7 @@ func TestEngineRunsOfSeveralSequences(t *testing.T) {
 	var dropped, read [3]int64 // by prefetch
 	runs := 36
 	if testing.Short() {
-		runs = 9
+		runs = 12
 	}
 	for i := range runs {
 		r := engineRun{m: models[i/3%len(models)], seqs: 2 + rng.IntN(6), batch: 8 + rng.IntN(25), passes: 40, arm: []model.Arm{model.ArmHost, model.ArmTable}[rng.IntN(2)],
