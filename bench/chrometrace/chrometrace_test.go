@@ -10,21 +10,14 @@ import (
 
 	"sluice/engine"
 	"sluice/engine/demo"
+	"sluice/engine/enginetest"
 	"sluice/engine/model"
 	"sluice/moe/store"
 )
 
 // TestTrace records a streamed decode and reads the file back as a viewer would.
 func TestTrace(t *testing.T) {
-	path := filepath.Join(t.TempDir(), demo.Name)
-	if err := os.WriteFile(path, demo.Model(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	m, err := model.Open(path, model.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
+	m := enginetest.OpenFile(t, enginetest.WriteFile(t, demo.Name, demo.Model()))
 	rec := model.NewRecorder(1<<12, 1<<12)
 	src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Lanes: 2, Observer: rec}, m.NExpertUsed)
 	if err != nil {

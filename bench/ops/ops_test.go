@@ -15,6 +15,7 @@ import (
 	"sluice/dump/scripttest"
 	"sluice/engine"
 	"sluice/engine/demo"
+	"sluice/engine/enginetest"
 	"sluice/engine/model"
 	"sluice/kernels"
 	"sluice/moe"
@@ -24,23 +25,16 @@ import (
 // record profiles the built-in model: resident, or through the smallest cache with experts dropped.
 func record(t *testing.T, arm string, streamed bool, c Config) *Profile {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), demo.Name)
-	if err := os.WriteFile(path, demo.Model(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	m, err := model.Open(path, model.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Close() })
+	m := enginetest.OpenFile(t, enginetest.WriteFile(t, demo.Name, demo.Model()))
 	rec := model.NewRecorder(1<<12, 1<<10)
 	cfg := engine.Config{Threads: 2, Arm: model.Arm(arm), Recorder: rec}
 	if streamed {
 		cfg.Drop = moe.Drop{Frac: 1, Renorm: true}
-		cfg.Source, _, err = engine.OpenSource(m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Observer: rec}, m.NExpertUsed)
+		src, _, err := engine.OpenSource(m, engine.SourceConfig{BudgetBytes: store.WorkingSet(m.Layout, m.NExpertUsed), IO: "buffered", Observer: rec}, m.NExpertUsed)
 		if err != nil {
 			t.Fatal(err)
 		}
+		cfg.Source = src
 	}
 	s, err := engine.NewSession(m, cfg)
 	if err != nil {
@@ -205,11 +199,7 @@ func TestRefusals(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("a CSV was left behind")
 	}
-	m, err := model.Open(writeDemo(t), model.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
+	m := enginetest.OpenFile(t, enginetest.WriteFile(t, demo.Name, demo.Model()))
 	rec := model.NewRecorder(8, 1)
 	s, err := engine.NewSession(m, engine.Config{Ctx: 64, Batch: 16, Recorder: rec})
 	if err != nil {
@@ -230,14 +220,6 @@ func TestRefusals(t *testing.T) {
 	if _, err := Record(t.Context(), s, nil, Config{NVocab: 1}); err == nil {
 		t.Error("no recorder: no error")
 	}
-}
-
-func writeDemo(t *testing.T) string {
-	path := filepath.Join(t.TempDir(), demo.Name)
-	if err := os.WriteFile(path, demo.Model(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 // TestScript runs the script that defined the summary on our files.

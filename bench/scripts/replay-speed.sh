@@ -13,20 +13,7 @@ trap 'rm -rf "$dir"' EXIT
 
 # The script without a first line that is a title, and the reader it imports.
 awk 'NR == 1 && !/^#/ { next } { print }' "$script" >"$dir/replay.py"
-cat >"$dir/trace_io.py" <<'PY'
-import csv
-def read_preamble_csv(path):
-    meta, rest = {}, []
-    with open(path, newline="") as f:
-        for line in f:
-            if line.startswith("#"):
-                for word in line[1:].split():
-                    key, eq, value = word.partition("=")
-                    if eq: meta[key] = value
-            else:
-                rest.append(line)
-    return meta, list(csv.DictReader(rest))
-PY
+cp "$root/dump/scripttest/trace_io.py" "$dir/"
 
 cd "$root"
 go build -o "$dir/engine" ./cmd/engine

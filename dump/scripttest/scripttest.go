@@ -4,6 +4,7 @@
 package scripttest
 
 import (
+	_ "embed"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,16 +54,6 @@ func Write(t testing.TB, dir string, files map[string]string) {
 }
 
 // TraceIO is the module trace_io that the replay script imports, by the contract of the trace's format.
-const TraceIO = `import csv
-def read_preamble_csv(path):
-    meta, rest = {}, []
-    with open(path, newline="") as f:
-        for line in f:
-            if line.startswith("#"):
-                for word in line[1:].split():
-                    key, eq, value = word.partition("=")
-                    if eq: meta[key] = value
-            else:
-                rest.append(line)
-    return meta, list(csv.DictReader(rest))
-`
+//
+//go:embed trace_io.py
+var TraceIO string
