@@ -83,6 +83,10 @@ func (h *head) run(w *walk, key headKey, from int) error {
 		h.prog.Set(h.output+2, dev.ArgMaxNextArg, next.Cell())
 		h.prog.Set(h.output+3, dev.ChoiceNextArg, next.Cell())
 	}
+	if w.rec != nil {
+		w.timer.part = &layerCount{entries: key.rows}
+		defer func() { w.timer.part = nil }()
+	}
 	if err := w.timer.op(w, model.OpOutNorm, -1, func() error { return h.prog.Run(w.compute, 0, h.output) }); err != nil {
 		return err
 	}

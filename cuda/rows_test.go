@@ -383,6 +383,7 @@ func TestCUDAStates(t *testing.T) {
 		}
 	}
 	want(a, 0, 0)
+	empty := b.Snapshot()
 	last := fill(a, ids[:64])
 	want(a, 64, tile)
 	fork := a.Snapshot()
@@ -419,6 +420,9 @@ func TestCUDAStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(c, 0, 0)
+	if err := c.Restore(empty); !errors.Is(err, model.ErrSnapshot) {
+		t.Errorf("a snapshot of one that has left: %v", err)
+	}
 	if got := fill(c, ids); !slices.Equal(got, whole) {
 		t.Error("a sequence behind one that has left: other logits")
 	}

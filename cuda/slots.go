@@ -103,7 +103,7 @@ func planBudget(classes []slotClass, nExpert, k int, asked, free int64) (budget 
 	if asked > 0 {
 		return 0, model.Settingf("device expert cache of %s: one token's experts of a layer need %s", size(asked), slotSum(classes, k))
 	}
-	return 0, model.Settingf("device memory: %s are free, %s of them stay free, and one token's experts of a layer need %s: a smaller context (-c) or prompt chunk (-b) may make the room",
+	return 0, model.Settingf("device memory: %s are free, %s of them stay free, and one token's experts of a layer need %s: a smaller context (-c) or prompt chunk (-b), or fewer sequences, may make the room",
 		size(free), size(reserve(free)), slotSum(classes, k))
 }
 

@@ -65,9 +65,14 @@ func (w *walk) NewState() (model.State, error) {
 	return s, nil
 }
 
-// Close implements model.State.
+// Close implements model.State. The memory serves another sequence next, which no snapshot of this one may touch: one of
+// no positions neither.
 func (s *state) Close() {
 	s.shorten(0)
+	for _, x := range s.marks {
+		x.gone = true
+	}
+	s.marks = s.marks[:0]
 	s.p.idle = append(s.p.idle, s)
 }
 

@@ -165,7 +165,7 @@ func (t *timer) end(w *walk) error {
 			}
 		}
 		if o.layer < 0 && o.kind != model.OpEmbed {
-			tokens = w.pass.wanted
+			tokens = o.count.entries
 		}
 		w.rec.Add(o.kind, o.layer, tokens, experts, read, mem, at[0], at[1])
 	}
