@@ -134,7 +134,15 @@ func (e *Engine) DeviceStats() (model.DeviceStats, bool) {
 // them needs. What a sequence gets does not depend on the others (with dropping off). Together the rows must not be more
 // than the configuration's Batch, and a sequence may have work only once. After an error, a done ctx included, every
 // sequence is as long as before.
-func (e *Engine) Pass(ctx context.Context, work []Work) (err error) {
+func (e *Engine) Pass(ctx context.Context, work []Work) error {
+	if err := e.run(ctx, work); err != nil {
+		return err
+	}
+	return e.cfg.Telemetry.end()
+}
+
+// run is Pass but for the end of the telemetry's step, which a caller that takes more of the pass's results sets itself.
+func (e *Engine) run(ctx context.Context, work []Work) (err error) {
 	if err := e.lay(work); err != nil {
 		return err
 	}
@@ -201,9 +209,6 @@ func (e *Engine) Logits(i int) []float32 { return e.back.Logits(i) }
 // Next is the token of the greatest logit of the i-th work of the last Pass, which wanted it: the lower id on a tie. Logits
 // of which none can be the greatest are model.ErrNotFinite.
 func (e *Engine) Next(i int) (int32, error) { return e.back.Next(i) }
-
-// end ends the telemetry's step of a pass whose results were taken.
-func (e *Engine) end() error { return e.cfg.Telemetry.end() }
 
 // recoverFault makes an error of a page of the model's mapping that could not be read in a pass: what it held is released.
 func (e *Engine) recoverFault(old bool, err *error) {

@@ -81,7 +81,11 @@ func NewSession(m *model.Model, c Config) (*Session, error) {
 	}
 	s := &Session{Engine: e}
 	if s.seq, err = e.NewSeq(); err != nil {
-		return nil, errors.Join(err, e.back.Close())
+		err = errors.Join(err, e.back.Close())
+		if c.Source == nil {
+			err = errors.Join(err, e.src.Close())
+		}
+		return nil, err
 	}
 	return s, nil
 }
@@ -210,12 +214,15 @@ func (s *Session) NextTurn() { s.seq.NextTurn() }
 // Tokens are the tokens in the KV cache, a view valid until the session's next call.
 func (s *Session) Tokens() []int32 { return s.seq.tokens }
 
-// run is a pass of the session's sequence alone.
-func (s *Session) run(ctx context.Context, w Work) error {
+// pass is a pass of the session's sequence alone. The caller ends the telemetry's step.
+func (s *Session) pass(ctx context.Context, w Work) error {
 	w.Seq = s.seq
 	s.work[0] = w
-	return s.Pass(ctx, s.work[:])
+	return s.run(ctx, s.work[:])
 }
+
+// end ends the telemetry's step of a pass whose results were taken.
+func (s *Session) end() error { return s.cfg.Telemetry.end() }
 
 // room says whether so many tokens fit.
 func (s *Session) room(n int) error {
@@ -240,7 +247,7 @@ func (s *Session) Prefill(ctx context.Context, ids []int32) (logits []float32, e
 		if n == len(ids) {
 			head = model.HeadLogits
 		}
-		if err := s.run(ctx, Work{IDs: ids[:n], Head: head}); err != nil {
+		if err := s.pass(ctx, Work{IDs: ids[:n], Head: head}); err != nil {
 			return nil, err
 		}
 		if err := s.end(); err != nil {
@@ -259,7 +266,7 @@ func (s *Session) PrefillAll(ctx context.Context, ids []int32, visit func(i int,
 	}
 	for done := 0; done < len(ids); {
 		n := min(len(ids)-done, s.cfg.Batch)
-		if err := s.run(ctx, Work{IDs: ids[done : done+n]}); err != nil {
+		if err := s.pass(ctx, Work{IDs: ids[done : done+n]}); err != nil {
 			return err
 		}
 		if err := s.eachLogits(n, func(i int, l []float32) error { return visit(done+i, l) }); err != nil {
@@ -303,5 +310,5 @@ func (s *Session) Greedy(ctx context.Context, id int32) (next int32, err error) 
 // step is the forward pass of one token. The caller ends the telemetry's step.
 func (s *Session) step(ctx context.Context, id int32, head model.Head) (err error) {
 	s.one[0] = id
-	return s.run(ctx, Work{IDs: s.one[:], Decode: true, Head: head})
+	return s.pass(ctx, Work{IDs: s.one[:], Decode: true, Head: head})
 }

@@ -77,6 +77,13 @@ func NewStepLog() *StepLog {
 	return &StepLog{columns: stepColumns(), line: make([]byte, 0, 1024)}
 }
 
+// Several adds columns behind the others for an engine of several sequences: how many had rows in the pass, and how many of
+// its tokens were drawn.
+func (l *StepLog) Several() {
+	l.columns = append(l.columns, stepColumn{"seqs", func(p *Step) int64 { return int64(p.Seqs) }},
+		stepColumn{"drawn", func(p *Step) int64 { return int64(p.Drawn) }})
+}
+
 // JSON sends a line for each step to w, in one Write.
 func (l *StepLog) JSON(w io.Writer) { l.json = w }
 

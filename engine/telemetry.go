@@ -24,6 +24,7 @@ type Step struct {
 	Pos    int  // of the first token
 	Tokens int
 	Seqs   int // whose rows the pass had
+	Drawn  int // of Tokens, those that were drawn; the others are of prompts
 
 	Wall    time.Duration
 	IOWait  time.Duration // blocked until experts were in memory
@@ -156,6 +157,9 @@ func (t *Telemetry) begin(p *model.Pass) {
 		return
 	}
 	t.step = Step{Step: t.steps, Decode: p.Decode(), Pos: int(p.Rows[0].Step), Tokens: len(p.Rows), Seqs: len(p.Spans)}
+	for i := range p.Rows {
+		t.step.Drawn += int(p.Rows[i].Phase) // moe.Decode is 1
+	}
 	t.parts = model.Meter{}
 	if t.sums != nil {
 		*t.sums = model.OpSums{}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,6 +33,16 @@ func TestBenchSeqs(t *testing.T) {
 		t.Errorf("one sequence needs %v experts a layer, want the model's 4", got)
 	}
 	call(t, "bench", "-m", file, "--seqs", "2", "--tg", "3", "--repeat", "1", "--probe").want(t, 0, "2 sequences of")
+	steps := filepath.Join(t.TempDir(), "steps.csv")
+	call(t, "bench", "-m", file, "--seqs", "3", "--tg", "4", "--repeat", "2", "--warmup", "0", "--steps-csv", steps).want(t, 0)
+	text, err := os.ReadFile(steps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if n := len(lines); !strings.HasSuffix(lines[n-9], ",seqs,drawn") || !strings.HasSuffix(lines[n-1], ",3,3") {
+		t.Errorf("the log of eight steps of three sequences ends with\n%s", strings.Join(lines[max(0, n-9):], "\n"))
+	}
 	for _, args := range [][]string{
 		{"--pp", "4"}, {"--csv"}, {"--go-bench"}, {"--n-expert-used", "2"}, {"--ops-csv", filepath.Join(t.TempDir(), "x")},
 		{"--tg", "3,4"}, {"--depth", "0,5"}, {"--arm", "host,table"}, {"--cache-mb", "4,8"}, {"--repeat", "0"},

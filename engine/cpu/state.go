@@ -146,6 +146,10 @@ func (p *pool) take() (model.State, error) {
 // Close implements model.State.
 func (s *state) Close() {
 	s.reset()
+	for _, m := range s.marks { // of no positions, which nothing shortens
+		m.gone = true
+	}
+	s.marks = nil
 	for i := range s.last {
 		s.last[i] = s.last[i][:0]
 	}

@@ -215,8 +215,15 @@ func TestState(t *testing.T) {
 				if err := b.Restore(a.Snapshot()); !errors.Is(err, model.ErrSnapshot) {
 					t.Errorf("another's snapshot: %v", err)
 				}
+				a.Truncate(0)
+				none := a.Snapshot()
 				a.Close()
 				b.Close()
+				again := open()
+				if err := again.Restore(none); !errors.Is(err, model.ErrSnapshot) {
+					t.Errorf("the snapshot of a sequence that has left, in the next one: %v", err)
+				}
+				again.Close()
 				for i := range p.classes {
 					if k := &p.classes[i]; len(k.free) != k.perSeq*2 {
 						t.Errorf("class %d: %d of %d tiles came back", i, len(k.free), k.perSeq*2)

@@ -175,6 +175,9 @@ func (r *Run) measure(l *Model, cfg *engine.Config) error {
 		return nil
 	}
 	r.log = engine.NewStepLog()
+	if cfg.Seqs > 1 {
+		r.log.Several()
+	}
 	if r.o.StepJSON != nil {
 		r.log.JSON(r.o.StepJSON)
 	}
