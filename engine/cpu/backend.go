@@ -352,7 +352,7 @@ func finite(x []float32) bool {
 func (f *Backend) routeError(err error) error {
 	var e *moe.LogitError
 	if errors.As(err, &e) {
-		e.Position = int(f.p.Rows[e.Position].Step)
+		e.Position = int(f.p.Rows[e.Position-f.call.Pos0].Step)
 	}
 	return fmt.Errorf("engine: %w", err)
 }

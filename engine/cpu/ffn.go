@@ -115,7 +115,7 @@ func (f *Backend) feedForward(ctx context.Context, y *model.Layer, n int) error 
 // selectExperts runs the arm, counts what was dropped, and tells the taps what was routed.
 func (f *Backend) selectExperts(il, n int) error {
 	c, p := &f.call, f.p
-	*c = moe.Call{Layer: il, T: n, Router: f.routers[il], Logits: f.rlog[:n*f.m.NExpert], Resident: f.resident, Sel: f.sel, Table: f.table}
+	*c = moe.Call{Layer: il, T: n, Pos0: int(p.Rows[0].Step), Router: f.routers[il], Logits: f.rlog[:n*f.m.NExpert], Resident: f.resident, Sel: f.sel, Table: f.table}
 	c.Drop, c.Exempt = p.Drops(f.cfg.Drop)
 	if err := f.arm.Route(c); err != nil {
 		return f.routeError(err)
