@@ -21,7 +21,11 @@ func TestRecordingsOfRows(t *testing.T) {
 	for _, arm := range []model.Arm{model.ArmHost, model.ArmTable} {
 		rng := rand.New(rand.NewPCG(5, 6))
 		var plays []*enginetest.Play
-		for range 7 {
+		n := 7
+		if testing.Short() {
+			n = 4
+		}
+		for range n {
 			plays = append(plays, enginetest.RandomPlay(rng, m.NVocab, 40))
 		}
 		run := func(seqs int, plays []*enginetest.Play, rng *rand.Rand) map[int][]enginetest.RowRecord {
