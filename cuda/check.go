@@ -59,18 +59,14 @@ func checkMixer(x model.Mixer, m *model.Model) string {
 	case *model.Attention:
 		h := &m.Hparams
 		switch {
-		case a.KeyLen != a.ValueLen:
-			return fmt.Sprintf("%s with keys of %d and values of %d", a.Kind(), a.KeyLen, a.ValueLen)
+		case a.Beyond() != "":
+			return a.Beyond()
 		case a.Heads != h.NHead || a.KVHeads != h.NKVHead || a.KeyLen != h.HeadDim:
 			return fmt.Sprintf("%s of %d heads over %d of %d beside others of %d over %d of %d", a.Kind(), a.Heads, a.KVHeads, a.KeyLen, h.NHead, h.NKVHead, h.HeadDim)
 		case a.Scale != float32(1/math.Sqrt(float64(a.KeyLen))):
 			return a.Kind() + " with a scale of its own"
 		case a.Window > 0:
 			return a.Kind() + " over a window"
-		case !a.Sinks.Absent():
-			return a.Kind() + " with sinks"
-		case a.Gate != model.GateNone:
-			return a.Kind() + " with an output gate"
 		case a.Rope != 0:
 			return a.Kind() + " with a rotary embedding of its own"
 		}
@@ -92,8 +88,6 @@ func checkFFN(x model.FFN) string {
 			return "a router with biased logits"
 		case f.Shared != nil && f.Shared.GateV.Absent():
 			return "a shared expert without a gate"
-		case f.Act != model.SiLU || f.Shared != nil && f.Shared.Act != model.SiLU:
-			return "activation " + f.Act.String()
 		}
 		return ""
 	case nil:

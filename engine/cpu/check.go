@@ -30,15 +30,7 @@ func check(c *model.Config) error {
 func checkMixer(x model.Mixer) string {
 	switch a := x.(type) {
 	case *model.Attention:
-		switch {
-		case a.KeyLen != a.ValueLen:
-			return fmt.Sprintf("%s with keys of %d and values of %d", a.Kind(), a.KeyLen, a.ValueLen)
-		case !a.Sinks.Absent():
-			return a.Kind() + " with sinks"
-		case a.Gate != model.GateNone:
-			return a.Kind() + " with an output gate"
-		}
-		return ""
+		return a.Beyond()
 	case nil:
 		return "a layer without mixer"
 	default:
@@ -49,25 +41,12 @@ func checkMixer(x model.Mixer) string {
 func checkFFN(x model.FFN) string {
 	switch f := x.(type) {
 	case *model.Dense:
-		return checkAct(f.Act)
+		return f.Act.Beyond()
 	case *model.MoE:
-		switch {
-		case f.Beyond() != "":
-			return f.Beyond()
-		case f.Shared != nil && checkAct(f.Shared.Act) != "":
-			return checkAct(f.Shared.Act)
-		}
-		return checkAct(f.Act)
+		return f.Beyond()
 	case nil:
 		return "a layer without feed-forward"
 	default:
 		return x.Kind()
 	}
-}
-
-func checkAct(a model.Activation) string {
-	if a != model.SiLU {
-		return "activation " + a.String()
-	}
-	return ""
 }

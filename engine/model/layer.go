@@ -1,6 +1,8 @@
 package model
 
 import (
+	"fmt"
+
 	"sluice/kernels"
 	"sluice/moe"
 )
@@ -251,7 +253,28 @@ func (y *Layer) BeyondNorms() string {
 	return ""
 }
 
-// Beyond is what of the experts goes beyond products with their matrices and a router's; "": nothing.
+// Beyond is what of the attention goes beyond scores, softmax and values of one length; "": nothing.
+func (a *Attention) Beyond() string {
+	switch {
+	case a.KeyLen != a.ValueLen:
+		return fmt.Sprintf("%s with keys of %d and values of %d", a.Kind(), a.KeyLen, a.ValueLen)
+	case !a.Sinks.Absent():
+		return a.Kind() + " with sinks"
+	case a.Gate != GateNone:
+		return a.Kind() + " with an output gate"
+	}
+	return ""
+}
+
+// Beyond is what of the activation goes beyond SiLU; "": nothing.
+func (a Activation) Beyond() string {
+	if a != SiLU {
+		return "activation " + a.String()
+	}
+	return ""
+}
+
+// Beyond is what of the experts goes beyond SiLU between products with their matrices, and a router's; "": nothing.
 func (f *MoE) Beyond() string {
 	switch {
 	case !f.BGate.Absent() || !f.BUp.Absent() || !f.BDown.Absent():
@@ -260,6 +283,8 @@ func (f *MoE) Beyond() string {
 		return f.Kind() + " with scales of their own"
 	case !f.Router.InScale.Absent():
 		return "a router with a scaled input"
+	case f.Shared != nil && f.Shared.Act.Beyond() != "":
+		return f.Shared.Act.Beyond()
 	}
-	return ""
+	return f.Act.Beyond()
 }
